@@ -167,7 +167,14 @@ impl std::error::Error for Error {}
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { group, round, operation, label, rank, kind } = self;
+        let Self {
+            group,
+            round,
+            operation,
+            label,
+            rank,
+            kind,
+        } = self;
         write!(f, "group {group}, ")?;
         if *round > 0 {
             write!(f, "round {round}, ")?;
@@ -184,17 +191,27 @@ impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Timeout { by, after, missing } => {
-                write!(f, "rank {by} gave up after {:.1} s; missing: ", after.as_secs_f64())?;
+                write!(
+                    f,
+                    "rank {by} gave up after {:.1} s; missing: ",
+                    after.as_secs_f64()
+                )?;
                 for (i, silent) in missing.iter().enumerate() {
                     write!(f, "{}{silent}", if i == 0 { "" } else { ", " })?;
                 }
                 f.write_str("; look at what these ranks are doing, or raise the timeout")
             }
             Self::PeerDied { rank, last_round } => {
-                write!(f, "rank {rank} died (last round {last_round}); restart the job")
+                write!(
+                    f,
+                    "rank {rank} died (last round {last_round}); restart the job"
+                )
             }
             Self::PeerClosed { rank, last_round } => {
-                write!(f, "rank {rank} has left (last round {last_round}), but this rank made one call more")
+                write!(
+                    f,
+                    "rank {rank} has left (last round {last_round}), but this rank made one call more"
+                )
             }
             Self::Mismatch { one, other } => {
                 write!(f, "ranks made different calls: {one}; {other}")
@@ -210,12 +227,19 @@ impl fmt::Display for ErrorKind {
                 f,
                 "no space for {path}: {needed} bytes needed, {free} free; enlarge it, choose another folder or --path tcp"
             ),
-            Self::Permission { path, owner } => write!(f, "no permission for {path} (owner {owner})"),
+            Self::Permission { path, owner } => {
+                write!(f, "no permission for {path} (owner {owner})")
+            }
             Self::Foreign { path, found } => {
-                write!(f, "{path} is not ours: {found}; remove it or choose another folder")
+                write!(
+                    f,
+                    "{path} is not ours: {found}; remove it or choose another folder"
+                )
             }
             Self::Overflow { slot } => write!(f, "the total of slot {slot} does not fit 64 bits"),
-            Self::Forked => f.write_str("not usable after fork: a child must connect by itself (use spawn)"),
+            Self::Forked => {
+                f.write_str("not usable after fork: a child must connect by itself (use spawn)")
+            }
             Self::Closed => f.write_str("the group is closed"),
             Self::Usage(what) | Self::Io(what) => f.write_str(what),
         }
@@ -234,6 +258,10 @@ impl fmt::Display for Silent {
 
 impl fmt::Display for Described {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} {} {} `{}`", self.rank, self.operation, self.shape, self.label)
+        write!(
+            f,
+            "rank {} {} {} `{}`",
+            self.rank, self.operation, self.shape, self.label
+        )
     }
 }

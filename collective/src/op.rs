@@ -49,12 +49,18 @@ impl<'a> Call<'a> {
     /// A call with its own deadline.
     #[must_use]
     pub fn within(label: &'a str, timeout: Duration) -> Self {
-        Self { label, timeout: Some(timeout) }
+        Self {
+            label,
+            timeout: Some(timeout),
+        }
     }
 }
 
 impl<'a> From<&'a str> for Call<'a> {
     fn from(label: &'a str) -> Self {
-        Self { label, timeout: None }
+        Self {
+            label,
+            timeout: None,
+        }
     }
 }

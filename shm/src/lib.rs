@@ -1,4 +1,34 @@
-//! Segments, rows, rounds, parking and liveness.
+//! Segments, rows, rounds, parking and liveness: how the ranks of one machine agree through shared memory.
+//!
+//! A [`Table`] holds one row for each rank. A round is one call: every rank writes its row, publishes it with one word,
+//! reads every other row, and reduces for itself. `PROTOCOL.md` beside this file has the layout, the orderings, and why a
+//! round completes on every rank or fails on every rank.
 
-/// Longest label in bytes.
-pub const LABEL_BYTES: usize = 42;
+#![doc = include_str!("../PROTOCOL.md")]
+
+mod call;
+mod label;
+mod layout;
+mod liveness;
+mod member;
+mod origin;
+mod outcome;
+mod park;
+mod row;
+mod storage;
+mod sync;
+mod table;
+
+#[cfg(not(loom))]
+mod segment;
+
+pub use call::{CallView, Description, Kind, Shape};
+pub use label::LabelError;
+pub use layout::{DESCRIBED_WORDS, Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS};
+pub use liveness::{Liveness, Locks};
+pub use origin::{Cause, Failure, Missing};
+pub use park::Ladder;
+#[cfg(not(loom))]
+pub use segment::{Identity, Segment, SegmentError};
+pub use storage::Storage;
+pub use table::{Aborter, FREE_WORDS, Notice, RoundError, Table, Timing, Trouble};

@@ -1,0 +1,254 @@
+//! What a rank calls in a round, and the stamp that says so in one word.
+
+use crate::layout::{DESCRIBED_WORDS, MAX_SLOTS};
+use std::fmt;
+
+/// The kind of a collective call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Kind {
+    /// Wait for all.
+    Barrier = 1,
+    /// The smallest value of each slot.
+    Min = 2,
+    /// The largest value of each slot.
+    Max = 3,
+    /// Bytes of one rank to all.
+    Broadcast = 4,
+}
+
+impl Kind {
+    /// The kind with this number, where there is one.
+    #[must_use]
+    pub fn from_code(code: u64) -> Option<Self> {
+        [Self::Barrier, Self::Min, Self::Max, Self::Broadcast]
+            .into_iter()
+            .find(|kind| *kind as u64 == code)
+    }
+
+    /// Folds one contribution into an accumulated slot.
+    #[inline(always)]
+    pub(crate) fn fold(self, accumulated: i64, contribution: i64) -> i64 {
+        match self {
+            Self::Min => accumulated.min(contribution),
+            Self::Max => accumulated.max(contribution),
+            Self::Barrier | Self::Broadcast => accumulated,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Barrier => "barrier",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Broadcast => "broadcast",
+        })
+    }
+}
+
+/// How the words of a row are to be read: a rank's own affair, not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One line: up to seven slots, or eight of 56 bits.
+    Short,
+    /// Two lines: eight full slots.
+    Full,
+}
+
+const KIND_SHIFT: u32 = 32;
+const WIDTH_SHIFT: u32 = 38;
+const FORM_SHIFT: u32 = 42;
+const LABEL_SHIFT: u32 = 44;
+const KIND_MASK: u64 = (1 << 6) - 1;
+const WIDTH_MASK: u64 = (1 << 4) - 1;
+const LABEL_MASK: u64 = (1 << 16) - 1;
+const WIDE: u64 = 15;
+
+/// The word that publishes a row.
+///
+/// ```text
+///  63    60 59        44 43  42 41   38 37   32 31                  0
+/// +--------+------------+------+-------+-------+---------------------+
+/// |   0    |  label id  | form | width | kind  | low bits of round   |
+/// +--------+------------+------+-------+-------+---------------------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp(pub(crate) u64);
+
+impl Stamp {
+    /// The bits that all ranks of a round share.
+    const COMPARED: u64 = !(1 << FORM_SHIFT);
+
+    pub(crate) fn new(round: u64, kind: Kind, width: Width, form: Form, label: u16) -> Self {
+        Self(
+            u64::from(Self::low(round))
+                | (kind as u64) << KIND_SHIFT
+                | width.code() << WIDTH_SHIFT
+                | (form as u64) << FORM_SHIFT
+                | u64::from(label) << LABEL_SHIFT,
+        )
+    }
+
+    /// The stamp of a buffer whose tenant was `round`, before anybody has called.
+    pub(crate) fn vacant(round: u64) -> Self {
+        Self(u64::from(Self::low(round)))
+    }
+
+    /// The bits of a round number that a stamp carries.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the low bits are what is wanted"
+    )]
+    pub(crate) const fn low(round: u64) -> u32 {
+        round as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn same_call(self, other: Self) -> bool {
+        (self.0 ^ other.0) & Self::COMPARED == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_round(self, round: u64) -> bool {
+        Self::low(self.0) == Self::low(round)
+    }
+
+    #[inline(always)]
+    pub(crate) fn form(self) -> Form {
+        if self.0 >> FORM_SHIFT & 1 == 0 {
+            Form::Short
+        } else {
+            Form::Full
+        }
+    }
+
+    pub(crate) fn kind(self) -> Option<Kind> {
+        Kind::from_code(self.0 >> KIND_SHIFT & KIND_MASK)
+    }
+
+    pub(crate) fn is_wide(self) -> bool {
+        self.width_code() == WIDE
+    }
+
+    pub(crate) fn width_code(self) -> u64 {
+        self.0 >> WIDTH_SHIFT & WIDTH_MASK
+    }
+
+    pub(crate) fn label(self) -> u16 {
+        u16::try_from(self.0 >> LABEL_SHIFT & LABEL_MASK).unwrap_or(u16::MAX)
+    }
+}
+
+/// How wide a contribution is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// The slots themselves are in the row.
+    Slots(usize),
+    /// The row describes data that travels elsewhere.
+    Wide,
+}
+
+impl Width {
+    fn code(self) -> u64 {
+        match self {
+            Self::Slots(n) => {
+                debug_assert!(n <= MAX_SLOTS, "checked where the caller's row comes in");
+                n as u64
+            }
+            Self::Wide => WIDE,
+        }
+    }
+}
+
+/// What a call whose data travels elsewhere says of itself: compared whole.
+pub type Description = [i64; DESCRIBED_WORDS];
+
+/// One rank's call as an error shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallView {
+    /// Whose call, within the group.
+    pub rank: usize,
+    /// Its kind; `None` for a number that this version does not know.
+    pub kind: Option<Kind>,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its label; empty where it cannot be told.
+    pub label: String,
+}
+
+/// The shape of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// So many slots in the row.
+    Slots(u64),
+    /// Data that travels elsewhere; the first word of its description: slots of a reduction, root of a broadcast.
+    Described(u64),
+}
+
+impl CallView {
+    /// The shape in words: `8 slots`, `root 0`.
+    #[must_use]
+    pub fn shape_text(&self) -> String {
+        match (self.shape, self.kind) {
+            (Shape::Described(root), Some(Kind::Broadcast)) => format!("root {root}"),
+            (Shape::Slots(1) | Shape::Described(1), _) => "1 slot".to_owned(),
+            (Shape::Slots(n) | Shape::Described(n), _) => format!("{n} slots"),
+        }
+    }
+}
+
+impl fmt::Display for CallView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} ", self.rank)?;
+        match self.kind {
+            Some(kind) => write!(f, "{kind}")?,
+            None => f.write_str("unknown call")?,
+        }
+        write!(f, " {} `{}`", self.shape_text(), self.label)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_call() -> impl Strategy<Value = (u64, u64, Width, Form, u16)> {
+        (
+            any::<u64>(),
+            1_u64..=4,
+            prop_oneof![(0_usize..=8).prop_map(Width::Slots), Just(Width::Wide)],
+            prop_oneof![Just(Form::Short), Just(Form::Full)],
+            any::<u16>(),
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_stamp_returns_what_it_was_made_of((round, kind, width, form, label) in any_call()) {
+            let kind = Kind::from_code(kind).expect("1 to 4 are kinds");
+            let stamp = Stamp::new(round, kind, width, form, label);
+            prop_assert!(stamp.is_round(round));
+            prop_assert!(!stamp.is_round(round.wrapping_add(1)));
+            prop_assert_eq!(stamp.kind(), Some(kind));
+            prop_assert_eq!(stamp.width_code(), width.code());
+            prop_assert_eq!(stamp.is_wide(), width == Width::Wide);
+            prop_assert_eq!(stamp.form(), form);
+            prop_assert_eq!(stamp.label(), label);
+        }
+
+        #[test]
+        fn stamps_are_the_same_call_exactly_when_all_but_the_form_agrees(a in any_call(), b in any_call()) {
+            let make = |(round, kind, width, form, label): (u64, u64, Width, Form, u16)| {
+                Stamp::new(round, Kind::from_code(kind).expect("1 to 4 are kinds"), width, form, label)
+            };
+            let equal = Stamp::low(a.0) == Stamp::low(b.0) && a.1 == b.1 && a.2 == b.2 && a.4 == b.4;
+            prop_assert_eq!(make(a).same_call(make(b)), equal);
+            let reformed = (a.0, a.1, a.2, Form::Full, a.4);
+            prop_assert!(make(a).same_call(make(reformed)));
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What lies where in a table: every structure, size, magic and version.
+//!
+//! All-zero bytes are a valid value of every structure here, and every field is an atomic word: what a peer writes, even
+//! a dying or a hostile one, is a wrong number and never undefined behaviour.
+
+use crate::sync::{AtomicU64, Futex};
+
+/// Most ranks of one table.
+pub const MAX_RANKS: usize = 64;
+/// Most slots of a row.
+pub const MAX_SLOTS: usize = 8;
+/// Longest label in bytes.
+pub const LABEL_BYTES: usize = 42;
+/// Words of a row that describe a call whose data travels elsewhere and that all ranks must share.
+pub const DESCRIBED_WORDS: usize = 4;
+
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
+pub(crate) const LAYOUT_VERSION: u64 = 1;
+pub(crate) const LABELS: usize = 64;
+pub(crate) const LABEL_WORDS: usize = 6;
+pub(crate) const TEXT_WORDS: usize = if cfg!(loom) { 1 } else { 22 };
+
+/// What a segment is, written once by its creator before `ready`.
+#[cfg_attr(not(loom), repr(C, align(128)))]
+#[derive(Debug, Default)]
+pub(crate) struct Header {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU64,
+    pub(crate) ranks: AtomicU64,
+    pub(crate) depth: AtomicU64,
+    pub(crate) first_round: AtomicU64,
+    pub(crate) generation: AtomicU64,
+    pub(crate) nonce: [AtomicU64; 2],
+    /// Non-zero once everything above, and every row, is in place.
+    pub(crate) ready: AtomicU64,
+}
+
+/// The line that stays shared in every cache while nobody sleeps and nobody gives up.
+#[cfg_attr(not(loom), repr(C, align(128)))]
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    /// The outcome word: round, state, origin.
+    pub(crate) outcome: AtomicU64,
+    /// One bit for each rank that sleeps or is about to.
+    pub(crate) waiters: AtomicU64,
+    pub(crate) futex: Futex,
+}
+
+/// What one rank says of itself.
+#[cfg_attr(not(loom), repr(C, align(128)))]
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    /// Proof of attachment: a random word that its peers learn by another way too.
+    pub(crate) token: AtomicU64,
+    /// The last round whose data, travelling elsewhere, this rank holds in full.
+    pub(crate) done: AtomicU64,
+    /// Non-zero once this rank has left in good order.
+    pub(crate) closed: AtomicU64,
+}
+
+/// Why a rank gave up; read only by those whom the outcome word sends here.
+#[cfg_attr(not(loom), repr(C, align(128)))]
+#[derive(Debug, Default)]
+pub(crate) struct Origin {
+    pub(crate) cause: AtomicU64,
+    pub(crate) round: AtomicU64,
+    /// The ranks it is about: one bit each.
+    pub(crate) ranks: AtomicU64,
+    pub(crate) waited_ns: AtomicU64,
+    pub(crate) calls: [OriginCall; 2],
+    pub(crate) text: [AtomicU64; TEXT_WORDS],
+}
+
+/// One side of a mismatch.
+#[cfg_attr(not(loom), repr(C))]
+#[derive(Debug, Default)]
+pub(crate) struct OriginCall {
+    pub(crate) stamp: AtomicU64,
+    pub(crate) rank: AtomicU64,
+    pub(crate) shape: AtomicU64,
+}
+
+/// The text of a label, seven bytes a word.
+#[cfg_attr(not(loom), repr(C))]
+#[derive(Debug, Default)]
+pub(crate) struct Label {
+    pub(crate) words: [AtomicU64; LABEL_WORDS],
+}
+
+/// What one rank contributes to one round: the first line carries all of a short row, the second the eighth full slot.
+#[cfg_attr(not(loom), repr(C, align(128)))]
+#[derive(Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) stamp: AtomicU64,
+    pub(crate) words: [AtomicU64; 7],
+    pub(crate) eighth: AtomicU64,
+    /// When the row was published, monotonic clock; only where timing is switched on.
+    pub(crate) arrived_ns: AtomicU64,
+}
+
+/// How many ranks, and how many rounds may be in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    ranks: usize,
+    depth: usize,
+}
+
+impl Geometry {
+    /// The geometry of a table, or `None` outside of 1 to [`MAX_RANKS`] ranks and 1, 2, 4 or 8 rounds in flight.
+    #[must_use]
+    pub const fn new(ranks: usize, depth: usize) -> Option<Self> {
+        if ranks == 0 || ranks > MAX_RANKS || depth > 8 || !depth.is_power_of_two() {
+            return None;
+        }
+        Some(Self { ranks, depth })
+    }
+
+    /// How many ranks share the table.
+    #[must_use]
+    pub const fn ranks(self) -> usize {
+        self.ranks
+    }
+
+    /// How many rounds may be in flight.
+    #[must_use]
+    pub const fn depth(self) -> usize {
+        self.depth
+    }
+
+    /// Row buffers of each rank: while `depth` rounds are in flight, a peer may still read as many older ones.
+    pub(crate) const fn buffers(self) -> usize {
+        2 * self.depth
+    }
+
+    /// Where the row of `rank` for `round` lies among all rows: the rows of one round side by side.
+    #[inline(always)]
+    pub(crate) const fn row(self, round: u64, rank: usize) -> usize {
+        // The number of buffers is a power of two, so that the mapping survives the wrap of the round counter.
+        ((round as usize) & (self.buffers() - 1)) * self.ranks + rank
+    }
+
+    /// Bits of all ranks.
+    pub(crate) const fn everybody(self) -> u64 {
+        u64::MAX >> (64 - self.ranks)
+    }
+}
+
+#[cfg(not(loom))]
+pub(crate) use offsets::Offsets;
+
+#[cfg(not(loom))]
+mod offsets {
+    use super::{Control, Geometry, Header, LABELS, Label, Member, Origin, OriginCall, Row};
+    use std::mem::{align_of, offset_of, size_of};
+
+    /// Byte offsets of the parts of a table.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Offsets {
+        pub(crate) control: usize,
+        pub(crate) members: usize,
+        pub(crate) origins: usize,
+        pub(crate) labels: usize,
+        pub(crate) rows: usize,
+        pub(crate) end: usize,
+    }
+
+    impl Offsets {
+        pub(crate) const fn of(geometry: Geometry) -> Self {
+            let control = size_of::<Header>();
+            let members = control + size_of::<Control>();
+            let origins = members + geometry.ranks * size_of::<Member>();
+            let labels = origins + geometry.ranks * size_of::<Origin>();
+            let rows = labels + LABELS * size_of::<Label>();
+            let end = rows + geometry.ranks * geometry.buffers() * size_of::<Row>();
+            Self {
+                control,
+                members,
+                origins,
+                labels,
+                rows,
+                end,
+            }
+        }
+    }
+
+    // A change here is a change of the layout: raise LAYOUT_VERSION.
+    const _: () = {
+        assert!(
+            size_of::<Header>() == 128
+                && align_of::<Header>() == 128
+                && offset_of!(Header, ready) == 64
+        );
+        assert!(
+            size_of::<Control>() == 128
+                && offset_of!(Control, waiters) == 8
+                && offset_of!(Control, futex) == 16
+        );
+        assert!(
+            size_of::<Member>() == 128
+                && offset_of!(Member, done) == 8
+                && offset_of!(Member, closed) == 16
+        );
+        assert!(
+            size_of::<OriginCall>() == 24
+                && size_of::<Origin>() == 256
+                && offset_of!(Origin, text) == 80
+        );
+        assert!(size_of::<Label>() == 48 && LABELS * size_of::<Label>() % 128 == 0);
+        assert!(
+            size_of::<Row>() == 128 && offset_of!(Row, words) == 8 && offset_of!(Row, eighth) == 64
+        );
+        let widest = Offsets::of(Geometry {
+            ranks: 64,
+            depth: 2,
+        });
+        assert!(widest.end <= 64 * 1024 && widest.rows % 128 == 0);
+        let usual = Offsets::of(Geometry {
+            ranks: 32,
+            depth: 4,
+        });
+        assert!(usual.end <= 64 * 1024);
+    };
+}

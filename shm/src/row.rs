@@ -1,0 +1,179 @@
+//! One row: writing slots into its words, folding them out again.
+
+use crate::call::{Description, Form, Kind, Stamp};
+use crate::layout::{MAX_SLOTS, Row};
+use crate::sync::{Ordering::Relaxed, order};
+
+const LOW_56: u64 = (1 << 56) - 1;
+
+/// Whether `value` survives as 56 signed bits.
+#[inline(always)]
+fn fits_56(value: i64) -> bool {
+    value << 8 >> 8 == value
+}
+
+/// The form a row of these slots takes.
+#[inline(always)]
+pub(crate) fn form_of(slots: &[i64]) -> Form {
+    if slots.len() < MAX_SLOTS || slots.iter().all(|slot| fits_56(*slot)) {
+        Form::Short
+    } else {
+        Form::Full
+    }
+}
+
+/// Eight slots of 56 bits in seven words: words 0 to 6 carry slots 0 to 6, their top bytes carry slot 7.
+#[inline(always)]
+#[expect(clippy::cast_sign_loss, reason = "slots travel as bit patterns")]
+fn pack(slots: &[i64; MAX_SLOTS]) -> [u64; 7] {
+    let eighth = slots[7] as u64;
+    std::array::from_fn(|i| (slots[i] as u64 & LOW_56) | (eighth >> (8 * i) & 0xff) << 56)
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_wrap, reason = "slots travel as bit patterns")]
+fn unpack(words: &[u64; 7]) -> [i64; MAX_SLOTS] {
+    let eighth = words
+        .iter()
+        .enumerate()
+        .fold(0, |slot, (i, word)| slot | word >> 56 << (8 * i));
+    std::array::from_fn(|i| {
+        let low = if i < 7 { words[i] } else { eighth };
+        (low << 8) as i64 >> 8
+    })
+}
+
+impl Row {
+    /// Stores the slots; nobody may look at them before the stamp is published.
+    ///
+    /// Every payload word is a relaxed atomic: the stamp alone publishes them.
+    #[inline(always)]
+    #[expect(clippy::cast_sign_loss, reason = "slots travel as bit patterns")]
+    pub(crate) fn fill(&self, slots: &[i64], form: Form) {
+        if let (Form::Short, Ok(eight)) = (form, <&[i64; MAX_SLOTS]>::try_from(slots)) {
+            for (word, value) in self.words.iter().zip(pack(eight)) {
+                word.store(value, Relaxed);
+            }
+            return;
+        }
+        for (word, slot) in self.words.iter().zip(slots) {
+            word.store(*slot as u64, Relaxed);
+        }
+        if let Some(eighth) = slots.get(7) {
+            self.eighth.store(*eighth as u64, Relaxed);
+        }
+    }
+
+    /// Makes the row visible to every rank that reads the stamp.
+    #[inline(always)]
+    pub(crate) fn publish(&self, stamp: Stamp) {
+        // ORDERING [R1] Release: pairs with the Acquire in stamp(); publishes the words of the row, the label and
+        // everything this rank did in earlier rounds.
+        self.stamp
+            .store(stamp.0, order("R1", crate::sync::Ordering::Release));
+    }
+
+    #[inline(always)]
+    pub(crate) fn stamp(&self) -> Stamp {
+        // ORDERING [R2] Acquire: pairs with the Release in publish(); whoever sees the stamp sees the row.
+        Stamp(self.stamp.load(order("R2", crate::sync::Ordering::Acquire)))
+    }
+
+    /// The slots of this row, as many as `slots` has room for.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_wrap, reason = "slots travel as bit patterns")]
+    pub(crate) fn read(&self, form: Form, slots: &mut [i64]) {
+        if let (Form::Short, Ok(eight)) = (form, <&mut [i64; MAX_SLOTS]>::try_from(&mut *slots)) {
+            *eight = unpack(&std::array::from_fn(|i| self.words[i].load(Relaxed)));
+            return;
+        }
+        for (slot, word) in slots.iter_mut().zip(&self.words) {
+            *slot = word.load(Relaxed) as i64;
+        }
+        if let Some(eighth) = slots.get_mut(7) {
+            *eighth = self.eighth.load(Relaxed) as i64;
+        }
+    }
+
+    /// Folds this row into `accumulated`.
+    #[inline(always)]
+    pub(crate) fn fold_into(&self, kind: Kind, form: Form, accumulated: &mut [i64]) {
+        let mut buffer = [0; MAX_SLOTS];
+        let slots = &mut buffer[..accumulated.len()];
+        self.read(form, slots);
+        for (total, slot) in accumulated.iter_mut().zip(slots) {
+            *total = kind.fold(*total, *slot);
+        }
+    }
+
+    /// The compared words of a call whose data travels elsewhere.
+    pub(crate) fn description(&self) -> Description {
+        let mut description = Description::default();
+        self.read(Form::Short, &mut description);
+        description
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_slot() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            any::<i64>(),
+            any::<i64>().prop_map(|v| v >> 8),
+            Just(i64::MIN),
+            Just(i64::MAX),
+            Just(-1),
+            Just((1 << 55) - 1),
+            Just(1 << 55),
+            Just(-(1 << 55)),
+            Just(-(1 << 55) - 1),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_returns_every_slot_it_was_given(slots in prop::collection::vec(any_slot(), 0..=8)) {
+            let row = Row::default();
+            let form = form_of(&slots);
+            row.fill(&slots, form);
+            let mut back = vec![0; slots.len()];
+            row.read(form, &mut back);
+            prop_assert_eq!(back, slots);
+        }
+
+        #[test]
+        fn eight_small_slots_leave_the_second_line_alone(slots in prop::array::uniform8(any::<i64>().prop_map(|v| v >> 8))) {
+            let row = Row::default();
+            prop_assert_eq!(form_of(&slots), Form::Short);
+            row.fill(&slots, Form::Short);
+            prop_assert_eq!(row.eighth.load(Relaxed), 0);
+        }
+
+        #[test]
+        fn forms_of_different_ranks_mix(mine in prop::array::uniform8(any_slot()), theirs in prop::array::uniform8(any_slot())) {
+            let row = Row::default();
+            let form = form_of(&theirs);
+            row.fill(&theirs, form);
+            for kind in [Kind::Min, Kind::Max] {
+                let mut total = mine;
+                row.fold_into(kind, form, &mut total);
+                for i in 0..8 {
+                    prop_assert_eq!(total[i], kind.fold(mine[i], theirs[i]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_value_beyond_56_bits_makes_a_full_row() {
+        let mut slots = [0_i64; 8];
+        slots[3] = 1 << 55;
+        assert_eq!(form_of(&slots), Form::Full);
+        slots[3] = -(1 << 55);
+        assert_eq!(form_of(&slots), Form::Short);
+        assert_eq!(form_of(&[i64::MIN; 7]), Form::Short);
+    }
+}

@@ -1,0 +1,519 @@
+//! The named segment a table lives in: created whole, attached with proof, unlinked as soon as all have it.
+//!
+//! The one file that knows the `shared_memory` crate. That crate reserves no space, lets an opener meet a size of 0, and
+//! unlinks by name what it created; here it only maps a file that this module has created or checked itself.
+
+use crate::layout::{Geometry, LAYOUT_VERSION, MAGIC, Offsets};
+use crate::liveness::Locks;
+use crate::storage::Storage;
+use crate::sync::{Ordering, order};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where named segments live unless a folder is given.
+const SHM: &str = "/dev/shm";
+
+/// Memory mapped from a file.
+pub(crate) enum Map {
+    Named(shared_memory::Shmem),
+    File(memmap2::MmapRaw),
+}
+
+impl Map {
+    pub(crate) fn base(&self) -> *mut u8 {
+        match self {
+            Self::Named(map) => map.as_ptr(),
+            Self::File(map) => map.as_mut_ptr(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Named(map) => map.len(),
+            Self::File(map) => map.len(),
+        }
+    }
+
+    fn of(path: &Path, file: &OwnedFd) -> std::io::Result<Self> {
+        match (
+            path.parent(),
+            path.file_name().and_then(|name| name.to_str()),
+        ) {
+            (Some(folder), Some(name)) if folder == Path::new(SHM) => {
+                shared_memory::ShmemConf::new()
+                    .os_id(format!("/{name}"))
+                    .open()
+                    .map(Self::Named)
+                    .map_err(|error| std::io::Error::other(error.to_string()))
+            }
+            _ => memmap2::MmapRaw::map_raw(file).map(Self::File),
+        }
+    }
+}
+
+/// Why a segment could not be made or attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// The folder is full or too small.
+    NoSpace {
+        /// Where the segment was to be.
+        path: PathBuf,
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// The system refused access.
+    Permission {
+        /// The folder or file.
+        path: PathBuf,
+        /// The user who owns it, where that is known.
+        owner: Option<u32>,
+    },
+    /// Something else lies under that name.
+    Foreign {
+        /// The name.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+    },
+    /// Nothing lies under that name: another mount, or a login manager has cleaned up.
+    Missing {
+        /// The name.
+        path: PathBuf,
+    },
+    /// Its creator has not finished it.
+    NotReady {
+        /// The name.
+        path: PathBuf,
+    },
+    /// The system refused something else.
+    Io {
+        /// The name.
+        path: PathBuf,
+        /// What the system said.
+        what: String,
+    },
+}
+
+impl fmt::Display for SegmentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSpace { path, needed, free } => {
+                write!(
+                    f,
+                    "no space for {}: {needed} bytes needed, {free} free",
+                    path.display()
+                )
+            }
+            Self::Permission { path, owner } => {
+                write!(f, "no permission for {}", path.display())?;
+                owner.map_or(Ok(()), |owner| write!(f, " (owned by uid {owner})"))
+            }
+            Self::Foreign { path, found } => write!(f, "{} is not ours: {found}", path.display()),
+            Self::Missing { path } => write!(f, "{} does not exist here", path.display()),
+            Self::NotReady { path } => write!(f, "{} is not ready yet", path.display()),
+            Self::Io { path, what } => write!(f, "{}: {what}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for SegmentError {}
+
+/// What a segment must be for this job: compared with what its header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Ranks and rounds in flight.
+    pub geometry: Geometry,
+    /// How often the group has been made anew under its name.
+    pub generation: u64,
+    /// The random number of the job.
+    pub nonce: [u64; 2],
+}
+
+/// One rank's hold on the segment of its group.
+pub struct Segment {
+    storage: Arc<Storage>,
+    locks: Locks,
+    name: Option<Name>,
+    path: PathBuf,
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A name in the file system that this process made: removed once, by this value, if it still means the same file.
+#[derive(Debug)]
+struct Name {
+    path: PathBuf,
+    inode: u64,
+    owner: u32,
+}
+
+impl Name {
+    fn remove(&self) {
+        // Not in a forked child: the name is the parent's affair.
+        let ours = std::process::id() == self.owner
+            && rustix::fs::lstat(&self.path).is_ok_and(|found| found.st_ino == self.inode);
+        if ours {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+impl Segment {
+    /// Makes a segment under a name that must be free, with all its space reserved, and takes the lock of `rank` in it.
+    ///
+    /// The segment is removed when this value is dropped, unless it was [unlinked](Segment::unlink) before.
+    ///
+    /// # Errors
+    ///
+    /// A full folder is [`SegmentError::NoSpace`] here and never a signal later.
+    pub fn create(
+        path: &Path,
+        identity: &Identity,
+        first_round: u64,
+        rank: usize,
+    ) -> Result<Self, SegmentError> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let io = |error: rustix::io::Errno| SegmentError::Io {
+            path: path.into(),
+            what: error.to_string(),
+        };
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|error| refused(path, error))?;
+        let inode = rustix::fs::fstat(&file).map_err(io)?.st_ino;
+        let name = Name {
+            path: path.into(),
+            inode,
+            owner: std::process::id(),
+        };
+        let needed = Offsets::of(identity.geometry).end as u64;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, needed).map_err(|error| {
+            match error {
+                rustix::io::Errno::NOSPC => SegmentError::NoSpace {
+                    path: path.into(),
+                    needed,
+                    free: free_bytes(&file),
+                },
+                other => io(other),
+            }
+        })?;
+        let storage = map(path, &file, identity.geometry)?;
+        storage.prepare(first_round);
+        storage.announce(identity);
+        let locks = Locks::hold(file, rank).map_err(|error| io_error(path, &error))?;
+        Ok(Self {
+            storage: Arc::new(storage),
+            locks,
+            name: Some(name),
+            path: path.into(),
+        })
+    }
+
+    /// Maps the segment that a peer has made, and takes the lock of `rank` in it.
+    ///
+    /// # Errors
+    ///
+    /// Anything but a finished segment of this job, this layout and this user.
+    pub fn attach(path: &Path, identity: &Identity, rank: usize) -> Result<Self, SegmentError> {
+        // A FIFO must not block the opener, hence NONBLOCK.
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(|error| refused(path, error))?;
+        let found = rustix::fs::fstat(&file).map_err(|error| refused(path, error))?;
+        let foreign = |found: String| SegmentError::Foreign {
+            path: path.into(),
+            found,
+        };
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Err(foreign("not a regular file".to_owned()));
+        }
+        if found.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(foreign(format!("owned by uid {}", found.st_uid)));
+        }
+        if found.st_size.cast_unsigned() < Offsets::of(identity.geometry).end as u64 {
+            return Err(SegmentError::NotReady { path: path.into() });
+        }
+        let storage = map(path, &file, identity.geometry)?;
+        storage.check(identity).map_err(|what| match what {
+            Some(found) => foreign(found),
+            None => SegmentError::NotReady { path: path.into() },
+        })?;
+        let locks = Locks::hold(file, rank).map_err(|error| io_error(path, &error))?;
+        Ok(Self {
+            storage: Arc::new(storage),
+            locks,
+            name: None,
+            path: path.into(),
+        })
+    }
+
+    /// Where the segment is, or was before it was unlinked.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the proof that `rank` sees this memory.
+    pub fn prove(&self, rank: usize, token: u64) {
+        self.storage
+            .member(rank)
+            .token
+            .store(token, Ordering::Relaxed);
+    }
+
+    /// The proof that `rank` has written, to be compared with what it says by another way.
+    ///
+    /// What it says by that other way, a message received, orders the write before this read.
+    #[must_use]
+    pub fn proof(&self, rank: usize) -> u64 {
+        self.storage.member(rank).token.load(Ordering::Relaxed)
+    }
+
+    /// Removes the name; the memory lives on in those who have it. Does nothing for those who did not create it.
+    pub fn unlink(&mut self) {
+        self.name = None;
+    }
+
+    /// The table's memory and the locks of its ranks. A name still linked is removed.
+    #[must_use]
+    pub fn into_parts(self) -> (Arc<Storage>, Locks) {
+        (self.storage, self.locks)
+    }
+}
+
+fn map(path: &Path, file: &OwnedFd, geometry: Geometry) -> Result<Storage, SegmentError> {
+    let map = Map::of(path, file).map_err(|error| io_error(path, &error))?;
+    Storage::mapped(geometry, map).ok_or_else(|| SegmentError::NotReady { path: path.into() })
+}
+
+impl Storage {
+    /// Says what the segment is; the ready word comes last.
+    fn announce(&self, identity: &Identity) {
+        let header = self.header();
+        header.magic.store(MAGIC, Ordering::Relaxed);
+        header.version.store(LAYOUT_VERSION, Ordering::Relaxed);
+        header
+            .ranks
+            .store(identity.geometry.ranks() as u64, Ordering::Relaxed);
+        header
+            .depth
+            .store(identity.geometry.depth() as u64, Ordering::Relaxed);
+        header
+            .generation
+            .store(identity.generation, Ordering::Relaxed);
+        for (word, value) in header.nonce.iter().zip(identity.nonce) {
+            word.store(value, Ordering::Relaxed);
+        }
+        // ORDERING [H1] Release: pairs with the load in check(); publishes the header and every row.
+        header.ready.store(1, order("H1", Ordering::Release));
+    }
+
+    /// Whether this is the segment it should be: `Err(None)` while it is not ready, else what differs.
+    fn check(&self, identity: &Identity) -> Result<(), Option<String>> {
+        let header = self.header();
+        // ORDERING [H2] Acquire: pairs with the store in announce().
+        if header.ready.load(order("H2", Ordering::Acquire)) == 0 {
+            return Err(None);
+        }
+        let expected = [
+            ("magic", &header.magic, MAGIC),
+            ("layout version", &header.version, LAYOUT_VERSION),
+            (
+                "number of ranks",
+                &header.ranks,
+                identity.geometry.ranks() as u64,
+            ),
+            (
+                "rounds in flight",
+                &header.depth,
+                identity.geometry.depth() as u64,
+            ),
+            ("generation", &header.generation, identity.generation),
+            ("job", &header.nonce[0], identity.nonce[0]),
+            ("job", &header.nonce[1], identity.nonce[1]),
+        ];
+        for (field, word, wanted) in expected {
+            let found = word.load(Ordering::Relaxed);
+            if found != wanted {
+                return Err(Some(format!("{field} is {found:#x}, not {wanted:#x}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refused(path: &Path, error: rustix::io::Errno) -> SegmentError {
+    use rustix::io::Errno;
+    let path_buf = path.to_path_buf();
+    match error {
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            let parent = path.parent().unwrap_or(path);
+            let culprit = if path.exists() { path } else { parent };
+            let owner = rustix::fs::stat(culprit).ok().map(|found| found.st_uid);
+            SegmentError::Permission {
+                path: culprit.into(),
+                owner,
+            }
+        }
+        Errno::EXIST => SegmentError::Foreign {
+            path: path_buf,
+            found: "the name is taken".to_owned(),
+        },
+        Errno::LOOP => SegmentError::Foreign {
+            path: path_buf,
+            found: "a symbolic link".to_owned(),
+        },
+        Errno::ISDIR => SegmentError::Foreign {
+            path: path_buf,
+            found: "a directory".to_owned(),
+        },
+        Errno::NXIO => SegmentError::Foreign {
+            path: path_buf,
+            found: "not a regular file".to_owned(),
+        },
+        Errno::NOENT | Errno::NOTDIR => SegmentError::Missing { path: path_buf },
+        Errno::NOSPC => SegmentError::NoSpace {
+            path: path_buf,
+            needed: 0,
+            free: 0,
+        },
+        other => SegmentError::Io {
+            path: path_buf,
+            what: other.to_string(),
+        },
+    }
+}
+
+fn io_error(path: &Path, error: &std::io::Error) -> SegmentError {
+    SegmentError::Io {
+        path: path.into(),
+        what: error.to_string(),
+    }
+}
+
+fn free_bytes(file: impl AsFd) -> u64 {
+    rustix::fs::fstatvfs(file).map_or(0, |found| found.f_bavail * found.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    fn identity() -> Identity {
+        Identity {
+            geometry: Geometry::new(2, 4).expect("a valid geometry"),
+            generation: 0,
+            nonce: [1, 2],
+        }
+    }
+
+    fn unique(folder: &Path) -> PathBuf {
+        folder.join(format!(
+            "rankpact-test-{}-{:x}",
+            std::process::id(),
+            getrandom::u64().expect("random bytes")
+        ))
+    }
+
+    #[test]
+    fn two_ranks_attach_prove_it_and_leave_no_name() {
+        let other_folder = tempfile::tempdir().expect("a temporary folder");
+        for folder in [Path::new(SHM), other_folder.path()] {
+            let path = unique(folder);
+            let mut one = Segment::create(&path, &identity(), 1, 0).expect("space for a table");
+            let found = std::fs::metadata(&path).expect("the segment");
+            assert_eq!(found.permissions().mode() & 0o777, 0o600);
+            assert!(
+                found.blocks() * 512 >= found.len(),
+                "space is reserved, not only promised"
+            );
+            let two = Segment::attach(&path, &identity(), 1).expect("a finished segment");
+            two.prove(1, 77);
+            one.prove(0, 66);
+            assert_eq!((one.proof(1), two.proof(0)), (77, 66));
+            one.unlink();
+            assert!(!path.exists());
+            let (storage, locks) = one.into_parts();
+            assert!(crate::Liveness::alive(&locks, 1));
+            drop(two);
+            assert!(!crate::Liveness::alive(&locks, 1));
+            assert_eq!(storage.member(1).token.load(Ordering::Relaxed), 77);
+        }
+    }
+
+    #[test]
+    fn a_creator_that_fails_or_leaves_early_takes_its_name_with_it() {
+        let path = unique(Path::new(SHM));
+        drop(Segment::create(&path, &identity(), 1, 0).expect("space for a table"));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn whatever_else_lies_under_the_name_is_refused_and_stays() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("directory")).expect("a directory");
+        symlink("/etc/passwd", at("link")).expect("a link");
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
+        std::fs::write(at("empty"), b"").expect("a file");
+        std::fs::write(at("garbage"), vec![0xa5; 1 << 16]).expect("a file");
+        std::fs::write(at("zeros"), vec![0; 1 << 16]).expect("a file");
+        for name in ["directory", "link", "fifo", "empty", "garbage", "zeros"] {
+            let error =
+                Segment::create(&at(name), &identity(), 1, 0).expect_err("the name is taken");
+            assert!(
+                matches!(error, SegmentError::Foreign { .. }),
+                "{name}: {error}"
+            );
+            let error = Segment::attach(&at(name), &identity(), 1).expect_err("no segment");
+            let half_made = matches!(error, SegmentError::NotReady { .. });
+            assert_eq!(
+                half_made,
+                ["empty", "zeros"].contains(&name),
+                "{name}: {error}"
+            );
+            assert!(at(name).symlink_metadata().is_ok(), "{name} must stay");
+        }
+        let error = Segment::attach(&at("nothing"), &identity(), 1).expect_err("no segment");
+        assert!(matches!(error, SegmentError::Missing { .. }));
+    }
+
+    #[test]
+    fn a_segment_of_another_job_or_shape_is_refused_by_name_of_the_field() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("segment");
+        let _one = Segment::create(&path, &identity(), 1, 0).expect("space for a table");
+        let attach = |change: fn(&mut Identity)| {
+            let mut other = identity();
+            change(&mut other);
+            Segment::attach(&path, &other, 1)
+                .expect_err("another segment")
+                .to_string()
+        };
+        assert!(attach(|i| i.nonce = [1, 3]).contains("job"));
+        assert!(attach(|i| i.generation = 9).contains("generation"));
+        assert!(
+            attach(|i| i.geometry = Geometry::new(1, 4).expect("valid"))
+                .contains("number of ranks")
+        );
+    }
+}
