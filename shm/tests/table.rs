@@ -1,0 +1,509 @@
+//! The round protocol on threads over a heap table: the same code that runs in mapped memory and under loom.
+
+#![cfg(not(loom))]
+
+use rankpact_shm::{
+    Cause, Geometry, Kind, Ladder, Liveness, RoundError, Shape, Storage, Table, Trouble,
+};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(200);
+
+/// Ends the whole test program if a test hangs: a hung thread cannot be ended alone.
+fn watchdog<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let worker = thread::spawn(move || sender.send(body()));
+    match receiver.recv_timeout(LONG) {
+        Ok(value) => value,
+        Err(mpsc::RecvTimeoutError::Disconnected) => match worker.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(_) => unreachable!("a worker that returned has sent its value"),
+        },
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            eprintln!("watchdog: a test hangs");
+            std::process::abort();
+        }
+    }
+}
+
+fn tables(ranks: usize, first_round: u64, ladder: Ladder) -> Vec<Table> {
+    let geometry = Geometry::new(ranks, 4).expect("a valid geometry");
+    let storage = Arc::new(Storage::heap(geometry, first_round));
+    (0..ranks)
+        .map(|me| Table::new(Arc::clone(&storage), me, ladder))
+        .collect()
+}
+
+/// Runs `body` for each rank on a thread of its own; results by rank.
+fn on_threads<T: Send + 'static>(
+    tables: Vec<Table>,
+    body: impl Fn(Table) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    watchdog(move || {
+        let body = &body;
+        thread::scope(|scope| {
+            let ranks: Vec<_> = tables
+                .into_iter()
+                .map(|table| scope.spawn(move || body(table)))
+                .collect();
+            ranks
+                .into_iter()
+                .map(|rank| rank.join().expect("no rank panics"))
+                .collect()
+        })
+    })
+}
+
+/// A value that only this rank, round and slot has.
+fn value(rank: usize, round: u64, slot: usize) -> i64 {
+    let mixed =
+        (round.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (rank as u64) << 56 ^ (slot as u64) << 48)
+            .wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (mixed ^ mixed >> 29).cast_signed();
+    // Small values take the one-line form, and the form is each rank's own affair.
+    if mixed & 8 == 0 { value >> 9 } else { value }
+}
+
+fn check_rounds(table: &mut Table, rounds: u64) {
+    let (ranks, me) = (table.ranks(), table.rank());
+    for _ in 0..rounds {
+        let round = table.round().wrapping_add(1);
+        let width = usize::try_from(round % 9).expect("small");
+        let (kind, fold): (Kind, fn(i64, i64) -> i64) = if round % 3 == 0 {
+            (Kind::Max, i64::max)
+        } else {
+            (Kind::Min, i64::min)
+        };
+        let mut row: Vec<i64> = (0..width).map(|slot| value(me, round, slot)).collect();
+        table
+            .all_reduce(kind, "values", &mut row, LONG)
+            .expect("all ranks call alike");
+        assert_eq!(table.round(), round);
+        for (slot, total) in row.iter().enumerate() {
+            let expected = (0..ranks)
+                .map(|rank| value(rank, round, slot))
+                .reduce(fold)
+                .expect("a rank");
+            assert_eq!(*total, expected, "round {round} slot {slot}");
+            let all = table.contributions(slot).expect("a row round");
+            assert_eq!(
+                all,
+                (0..ranks)
+                    .map(|rank| value(rank, round, slot))
+                    .collect::<Vec<_>>()
+            );
+        }
+        if value(me, round, 99) % 997 == 0 {
+            thread::sleep(Duration::from_micros(300));
+        }
+    }
+}
+
+#[test]
+fn every_rank_gets_the_reduction_of_exactly_its_round_at_any_number_of_ranks() {
+    for (ranks, rounds) in [(1, 200), (2, 40_000), (3, 4000), (8, 1500), (64, 60)] {
+        on_threads(
+            tables(ranks, 1, Ladder::auto(ranks, 2)),
+            move |mut table| check_rounds(&mut table, rounds),
+        );
+    }
+}
+
+#[test]
+fn every_way_of_waiting_gives_the_same_values() {
+    for ladder in [
+        Ladder::spinning(),
+        Ladder::yielding(),
+        Ladder::parking(),
+        Ladder::auto(2, 1),
+        Ladder::auto(2, 2),
+    ] {
+        on_threads(tables(2, 1, ladder), |mut table| {
+            check_rounds(&mut table, 400)
+        });
+    }
+}
+
+#[test]
+fn the_round_counter_works_across_every_wrap() {
+    for shift in [8, 16, 31, 32, 53, 54, 63] {
+        let first = (1_u64 << shift) - 20;
+        on_threads(tables(3, first, Ladder::auto(3, 2)), |mut table| {
+            check_rounds(&mut table, 40)
+        });
+    }
+    on_threads(tables(3, u64::MAX - 20, Ladder::auto(3, 2)), |mut table| {
+        check_rounds(&mut table, 40)
+    });
+}
+
+#[test]
+fn extreme_values_survive_in_every_slot() {
+    let extremes = [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX];
+    on_threads(tables(2, 1, Ladder::auto(2, 2)), move |mut table| {
+        for mine in extremes {
+            for theirs in extremes {
+                for width in 1..=8 {
+                    let own = if table.rank() == 0 { mine } else { theirs };
+                    let mut row = vec![own; width];
+                    table
+                        .all_reduce(Kind::Min, "extremes", &mut row, LONG)
+                        .expect("alike");
+                    assert_eq!(row, vec![mine.min(theirs); width]);
+                    let mut row = vec![own; width];
+                    table
+                        .all_reduce(Kind::Max, "extremes", &mut row, LONG)
+                        .expect("alike");
+                    assert_eq!(row, vec![mine.max(theirs); width]);
+                }
+            }
+        }
+    });
+}
+
+fn failure(error: RoundError) -> rankpact_shm::Failure {
+    match error {
+        RoundError::Failed(failure) => failure,
+        other => panic!("expected the failure itself, got: {other}"),
+    }
+}
+
+fn is_poisoned_by(table: &mut Table, origin: &rankpact_shm::Failure) {
+    let again = table.all_reduce(Kind::Min, "later", &mut [0], LONG);
+    assert_eq!(again, Err(RoundError::Poisoned(origin.clone())));
+}
+
+#[test]
+fn different_calls_are_a_mismatch_on_every_rank_in_that_round() {
+    type Call = fn(&mut Table) -> Result<(), RoundError>;
+    let usual: Call = |table| table.all_reduce(Kind::Min, "counts", &mut [1, 2], LONG);
+    let others: [(Call, &str); 5] = [
+        (
+            |table| table.all_reduce(Kind::Max, "counts", &mut [1, 2], LONG),
+            "max 2 slots `counts`",
+        ),
+        (
+            |table| table.all_reduce(Kind::Min, "vote", &mut [1, 2], LONG),
+            "min 2 slots `vote`",
+        ),
+        (
+            |table| table.all_reduce(Kind::Min, "counts", &mut [1], LONG),
+            "min 1 slot `counts`",
+        ),
+        (
+            |table| table.announce(Kind::Min, "counts", [9, 0, 0, 0], [0; 3], LONG),
+            "min 9 slots `counts`",
+        ),
+        (
+            |table| table.announce(Kind::Broadcast, "counts", [1, 0, 0, 0], [0; 3], LONG),
+            "broadcast root 1 `counts`",
+        ),
+    ];
+    for (odd, says) in others {
+        let errors = on_threads(tables(3, 1, Ladder::auto(3, 2)), move |mut table| {
+            table
+                .all_reduce(Kind::Min, "first", &mut [0], LONG)
+                .expect("alike");
+            let result = if table.rank() == 1 {
+                odd(&mut table)
+            } else {
+                usual(&mut table)
+            };
+            let origin = failure(result.expect_err("different calls"));
+            is_poisoned_by(&mut table, &origin);
+            origin
+        });
+        assert!(
+            errors.iter().all(|error| *error == errors[0]),
+            "one origin for all: {errors:?}"
+        );
+        assert_eq!(errors[0].round, 2);
+        let Cause::Mismatch { one, other } = &errors[0].cause else {
+            panic!("{}", errors[0])
+        };
+        let texts = [one.to_string(), other.to_string()];
+        assert!(texts.contains(&format!("rank 1 {says}")), "{texts:?}");
+        assert!(
+            texts
+                .iter()
+                .any(|text| text.ends_with("min 2 slots `counts`")),
+            "{texts:?}"
+        );
+    }
+}
+
+#[test]
+fn descriptions_that_differ_are_a_mismatch_and_free_words_are_not() {
+    let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
+        let me = i64::try_from(table.rank()).expect("small");
+        table
+            .announce(Kind::Min, "wide", [9, 0, 0, 0], [me, 7, -1], LONG)
+            .expect("alike");
+        assert_eq!(
+            (table.announced(0), table.announced(1)),
+            ([0, 7, -1], [1, 7, -1])
+        );
+        table.watch().expect("all is well");
+        table.commit(LONG).expect("all have their data");
+        failure(
+            table
+                .announce(Kind::Min, "wide", [9 + me, 0, 0, 0], [0; 3], LONG)
+                .expect_err("9 and 10 slots"),
+        )
+    });
+    assert_eq!(errors[0], errors[1]);
+    let Cause::Mismatch { one, other } = &errors[0].cause else {
+        panic!("{}", errors[0])
+    };
+    let mut shapes = [one.shape, other.shape];
+    shapes.sort_by_key(|shape| {
+        if let Shape::Described(n) = shape {
+            *n
+        } else {
+            0
+        }
+    });
+    assert_eq!(shapes, [Shape::Described(9), Shape::Described(10)]);
+}
+
+#[test]
+fn a_deadline_names_all_missing_ranks_and_tells_the_late_ones_too() {
+    let errors = on_threads(tables(5, 1, Ladder::auto(5, 2)), |mut table| {
+        table
+            .all_reduce(Kind::Min, "counts", &mut [0], LONG)
+            .expect("alike");
+        if [1, 3].contains(&table.rank()) {
+            thread::sleep(SHORT * 4);
+        }
+        let origin = failure(
+            table
+                .all_reduce(Kind::Min, "vote", &mut [0], SHORT)
+                .expect_err("two are late"),
+        );
+        is_poisoned_by(&mut table, &origin);
+        origin
+    });
+    assert!(
+        errors.iter().all(|error| *error == errors[0]),
+        "one origin for all: {errors:?}"
+    );
+    let Cause::Timeout { after, missing } = &errors[0].cause else {
+        panic!("{}", errors[0])
+    };
+    assert!(*after >= SHORT);
+    let missing: Vec<_> = missing
+        .iter()
+        .map(|m| (m.rank, m.last_round, m.last_label.as_str()))
+        .collect();
+    assert_eq!(missing, [(1, 1, "counts"), (3, 1, "counts")]);
+    assert_eq!(errors[0].round, 2);
+}
+
+#[test]
+fn an_orderly_close_is_told_apart_and_takes_nothing_from_a_slow_reader() {
+    let results = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
+        let me = table.rank();
+        if me == 1 {
+            thread::sleep(SHORT);
+        }
+        let mut row = [i64::try_from(me).expect("small")];
+        table
+            .all_reduce(Kind::Max, "last", &mut row, LONG)
+            .expect("the leaver took part");
+        assert_eq!(row, [1]);
+        if me == 0 {
+            table.close();
+            assert_eq!(
+                table.all_reduce(Kind::Max, "after", &mut row, LONG),
+                Err(RoundError::Closed)
+            );
+            return None;
+        }
+        Some(failure(
+            table
+                .all_reduce(Kind::Max, "one more", &mut row, LONG)
+                .expect_err("rank 0 has left"),
+        ))
+    });
+    let Some(Cause::Closed(missing)) = results[1].as_ref().map(|failure| &failure.cause) else {
+        panic!("{results:?}")
+    };
+    assert_eq!(
+        (
+            missing.rank,
+            missing.last_round,
+            missing.last_label.as_str()
+        ),
+        (0, 1, "last")
+    );
+}
+
+/// Ranks that are dead as soon as they are in the list.
+#[derive(Debug, Clone)]
+struct Obituaries(Arc<Mutex<Vec<usize>>>);
+
+impl Liveness for Obituaries {
+    fn alive(&self, rank: usize) -> bool {
+        !self
+            .0
+            .lock()
+            .expect("no panic with the lock")
+            .contains(&rank)
+    }
+}
+
+#[test]
+fn a_dead_rank_is_named_long_before_the_deadline() {
+    let dead = Obituaries(Arc::default());
+    let all = tables(3, 1, Ladder::auto(3, 2));
+    let all = all
+        .into_iter()
+        .map(|table| table.with_liveness(Box::new(dead.clone())))
+        .collect();
+    let errors = on_threads(all, move |mut table| {
+        table
+            .all_reduce(Kind::Min, "counts", &mut [0], LONG)
+            .expect("alike");
+        if table.rank() == 2 {
+            thread::sleep(SHORT);
+            dead.0.lock().expect("no panic with the lock").push(2);
+            // A dead rank closes nothing.
+            std::mem::forget(table);
+            return None;
+        }
+        Some(failure(
+            table
+                .all_reduce(Kind::Min, "counts", &mut [0], LONG)
+                .expect_err("rank 2 is dead"),
+        ))
+    });
+    assert_eq!(errors[0], errors[1]);
+    let Some(Cause::Died(missing)) = errors[0].as_ref().map(|failure| &failure.cause) else {
+        panic!("{errors:?}")
+    };
+    assert_eq!((missing.rank, missing.last_round), (2, 1));
+}
+
+#[test]
+fn an_abort_reaches_a_waiting_rank_with_its_reason_and_leaves_settled_rounds_alone() {
+    let errors = on_threads(tables(3, 1, Ladder::parking()), |mut table| {
+        check_rounds(&mut table, 10);
+        if table.rank() == 0 {
+            thread::sleep(SHORT);
+            let aborter = table.aborter();
+            thread::spawn(move || aborter.abort("out of cheese"))
+                .join()
+                .expect("no panic");
+        }
+        let origin = failure(
+            table
+                .all_reduce(Kind::Min, "next", &mut [0], LONG)
+                .expect_err("aborted"),
+        );
+        table.aborter().abort("a second reason changes nothing");
+        is_poisoned_by(&mut table, &origin);
+        origin
+    });
+    for error in &errors {
+        assert_eq!((error.round, error.by), (11, 0));
+        assert_eq!(
+            error.cause,
+            Cause::Aborted {
+                reason: "out of cheese".to_owned()
+            }
+        );
+    }
+}
+
+#[test]
+fn a_panicking_thread_aborts_its_group() {
+    let mut all = tables(2, 1, Ladder::auto(2, 2));
+    let (mut one, two) = (all.remove(0), all.remove(0));
+    let panicked = thread::spawn(move || {
+        let _held = two;
+        std::panic::resume_unwind(Box::new("on purpose"));
+    });
+    assert!(panicked.join().is_err());
+    let error = watchdog(move || {
+        failure(
+            one.all_reduce(Kind::Min, "x", &mut [0], LONG)
+                .expect_err("rank 1 panicked"),
+        )
+    });
+    assert!(
+        matches!(&error.cause, Cause::Aborted { reason } if reason.contains("panicked")),
+        "{error}"
+    );
+}
+
+#[test]
+fn data_that_cannot_arrive_fails_its_round_on_every_rank() {
+    let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
+        table
+            .announce(Kind::Min, "wide", [100, 0, 0, 0], [0; 3], LONG)
+            .expect("alike");
+        let error = if table.rank() == 0 {
+            table.fail(Trouble::Other("connection to rank 1 broke"))
+        } else {
+            table.commit(LONG).expect_err("rank 0 gave up")
+        };
+        failure(error)
+    });
+    assert_eq!(errors[0], errors[1]);
+    assert!(errors[0].to_string().contains("connection to rank 1 broke"));
+}
+
+/// Ranks give up at random moments while others complete: never one value on one rank and an error on another.
+#[test]
+fn a_round_completes_on_every_rank_or_fails_on_every_rank() {
+    for attempt in 0_u64..150 {
+        let settled = on_threads(tables(3, 1, Ladder::auto(3, 2)), move |mut table| {
+            for round in 1..=100_u64 {
+                let noise = value(
+                    table.rank(),
+                    round.wrapping_mul(31).wrapping_add(attempt),
+                    5,
+                )
+                .unsigned_abs();
+                let timeout = if noise % 40 == 0 {
+                    Duration::from_micros(noise % 60)
+                } else {
+                    LONG
+                };
+                if noise % 7 == 0 {
+                    thread::sleep(Duration::from_micros(noise % 50));
+                }
+                if table
+                    .all_reduce(Kind::Min, "noise", &mut [0], timeout)
+                    .is_err()
+                {
+                    return round - 1;
+                }
+            }
+            100
+        });
+        assert!(
+            settled.iter().all(|rounds| *rounds == settled[0]),
+            "attempt {attempt}: {settled:?}"
+        );
+    }
+}
+
+#[test]
+fn labels_and_widths_out_of_range_are_refused_before_anything_is_sent() {
+    let results = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
+        assert!(matches!(
+            table.all_reduce(Kind::Min, "", &mut [0], LONG),
+            Err(RoundError::Label(_))
+        ));
+        assert!(matches!(
+            table.all_reduce(Kind::Min, "x", &mut [0; 9], LONG),
+            Err(RoundError::TooWide(9))
+        ));
+        table.all_reduce(Kind::Min, "x", &mut [3], LONG)
+    });
+    assert_eq!(results, [Ok(()), Ok(())]);
+}
