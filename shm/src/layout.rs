@@ -17,7 +17,7 @@ pub const DESCRIBED_WORDS: usize = 4;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
 pub(crate) const LAYOUT_VERSION: u64 = 1;
 pub(crate) const LABELS: usize = 64;
-pub(crate) const LABEL_WORDS: usize = 6;
+pub(crate) const LABEL_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
 pub(crate) const TEXT_WORDS: usize = if cfg!(loom) { 1 } else { 22 };
 
 /// What a segment is, written once by its creator before `ready`.
