@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# What the other steps need beyond a Rust toolchain.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+# Debian's minimal images lack it; build scripts link with it.
+command -v cc >/dev/null || { apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev; }
+cargo fetch --locked

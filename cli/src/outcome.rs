@@ -1,0 +1,155 @@
+//! How a job and its ranks ended.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+/// How one rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal killed it.
+    Killed(i32),
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// By rank.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "replay and bench look at single ranks")
+    )]
+    pub(crate) ends: Vec<End>,
+    pub(crate) verdict: Verdict,
+}
+
+/// What the job as a whole came to: the first thing that went wrong, if any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Success,
+    Failed {
+        rank: usize,
+        end: End,
+    },
+    TimedOut {
+        limit: Duration,
+        running: Vec<usize>,
+    },
+    Interrupted {
+        signal: i32,
+    },
+}
+
+impl Outcome {
+    /// As a shell would say it: the code of the first rank to fail, 128 + the signal that killed it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        let code = match self.verdict {
+            Verdict::Success => 0,
+            Verdict::Failed {
+                end: End::Exited(code),
+                ..
+            } => code,
+            Verdict::Failed {
+                end: End::Killed(signal),
+                ..
+            }
+            | Verdict::Interrupted { signal } => 128 + signal,
+            Verdict::TimedOut { .. } => 1,
+        };
+        u8::try_from(code).unwrap_or(1)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Success => write!(f, "all ranks succeeded"),
+            Self::Failed { rank, end } => write!(f, "rank {rank} {end}"),
+            Self::TimedOut { limit, running } => {
+                let ranks: Vec<String> = running.iter().map(usize::to_string).collect();
+                let plural = if running.len() == 1 { "rank" } else { "ranks" };
+                write!(
+                    f,
+                    "the job did not end within {} s; still running: {plural} {}",
+                    limit.as_secs_f64(),
+                    ranks.join(", ")
+                )
+            }
+            Self::Interrupted { signal } => write!(f, "interrupted by {}", SignalName(*signal)),
+        }
+    }
+}
+
+impl From<ExitStatus> for End {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Exited(code),
+            (None, Some(signal)) => Self::Killed(signal),
+            (None, None) => Self::Exited(1),
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Exited(code) => write!(f, "exited with code {code}"),
+            Self::Killed(signal) => write!(f, "was killed by {}", SignalName(signal)),
+        }
+    }
+}
+
+struct SignalName(i32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Signal::try_from(self.0) {
+            Ok(signal) => f.write_str(signal.as_str()),
+            // Real-time signals have no names.
+            Err(_) => write!(f, "signal {}", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_print_as_one_line_and_map_to_exit_codes() {
+        let say = |verdict: Verdict| {
+            let outcome = Outcome {
+                ends: Vec::new(),
+                verdict,
+            };
+            (outcome.verdict.to_string(), outcome.exit_code())
+        };
+        let timed_out = |running: &[usize]| {
+            say(Verdict::TimedOut {
+                limit: Duration::from_millis(1500),
+                running: running.into(),
+            })
+        };
+        let text = "the job did not end within 1.5 s; still running: ";
+        assert_eq!(timed_out(&[2]), (format!("{text}rank 2"), 1));
+        assert_eq!(timed_out(&[0, 3]), (format!("{text}ranks 0, 3"), 1));
+        let failed = |end| say(Verdict::Failed { rank: 4, end });
+        assert_eq!(
+            failed(End::Exited(3)),
+            ("rank 4 exited with code 3".into(), 3)
+        );
+        assert_eq!(
+            failed(End::Killed(34)),
+            ("rank 4 was killed by signal 34".into(), 162)
+        );
+        assert_eq!(
+            say(Verdict::Interrupted { signal: 15 }),
+            ("interrupted by SIGTERM".into(), 143)
+        );
+    }
+}
