@@ -236,6 +236,7 @@ impl Table {
                 same
             },
         );
+        let settled = settled.and_then(|()| self.agree(round));
         if settled.is_ok() {
             slots.copy_from_slice(total);
         }
@@ -293,6 +294,7 @@ impl Table {
                 theirs.same_call(stamp) && rows[peer].description() == description
             },
         );
+        // That all have announced decides nothing: the round completes when all have their data.
         announced.map_err(|failure| self.poison(failure))
     }
 
@@ -316,6 +318,7 @@ impl Table {
         full_fence("F4");
         let watch = |peer: usize| storage.member(peer).has_finished(round).then_some(());
         let settled = self.wait_for_all(round, timeout, watch, |_, ()| true);
+        let settled = settled.and_then(|()| self.agree(round));
         self.settle(round, settled)
     }
 
@@ -416,7 +419,7 @@ impl Table {
         self.geometry().everybody() & !(1 << self.seat.me)
     }
 
-    /// Waits until `look` has found something new of every peer and `take` has accepted it; then asks for the outcome.
+    /// Waits until `look` has found something new of every peer and `take` has accepted it.
     ///
     /// `take` is called once for each peer and answers whether the peer made the same call.
     #[inline(always)]
@@ -479,14 +482,20 @@ impl Table {
             }
             stranger = scan(&mut pending);
         }
+        Ok(())
+    }
+
+    /// The outcome of `round`, all of whose contributions this rank has seen: in practice one load.
+    #[inline(always)]
+    fn agree(&self, round: u64) -> Result<(), Failure> {
         // ORDERING [F2] SeqCst fence between the last stamp and the outcome word: pairs with F3. A rank that gave up
         // without seeing one of these stamps has closed the round before, and is seen to have.
         full_fence("F2");
-        let word = seat.storage.control().word();
+        let word = self.seat.storage.control().word();
         if word.about(round) == Cmp::Less && !matches!(word.state(), State::Failed { .. }) {
             return Ok(());
         }
-        seat.outcome(round, word)
+        self.seat.outcome(round, word)
     }
 
     fn has_ended(&self, round: u64) -> bool {

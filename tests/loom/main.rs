@@ -163,7 +163,7 @@ fn wide(mut table: Table, patience: [Patience; 2]) -> usize {
 #[test]
 fn a_round_of_travelling_data_commits_on_both_ranks_or_on_none() {
     explore(3, || {
-        let mut tables = tables(2, Ladder::spinning());
+        let mut tables = tables(2, Ladder::parking());
         let (one, other) = (tables.remove(0), tables.remove(0));
         let thread = thread::spawn(move || wide(other, [1, 2]));
         let completed = wide(one, [2, 1]);
@@ -191,7 +191,7 @@ fn a_commit_wakes_the_sleepers() {
 #[test]
 fn an_abort_ends_the_same_round_on_both_ranks() {
     explore(2, || {
-        let mut tables = tables(2, Ladder::spinning());
+        let mut tables = tables(2, Ladder::parking());
         let (one, other) = (tables.remove(0), tables.remove(0));
         let aborter: Aborter = one.aborter();
         let abort = thread::spawn(move || aborter.abort("x"));
@@ -240,7 +240,7 @@ fn a_label_gets_the_same_number_on_every_rank() {
                     .expect("equal calls");
             }
         };
-        let mut tables = tables(3, Ladder::spinning());
+        let mut tables = tables(3, Ladder::parking());
         let last = tables.pop().expect("a rank");
         let others: Vec<_> = tables
             .into_iter()
