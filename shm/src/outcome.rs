@@ -84,6 +84,7 @@ impl Control {
     /// ORDERING [C1] AcqRel: pairs with the load in word(); publishes the origin record. The failure ordering is Acquire
     /// because what stands there instead is acted upon.
     fn swap(&self, from: Word, to: Word) -> Result<(), Word> {
+        // RULE [O1] The word is swapped, never stored: the first proposal stands.
         if weakened("O1") {
             self.outcome.store(to.0, Ordering::SeqCst);
             return Ok(());
@@ -102,6 +103,7 @@ impl Control {
     /// Moves the word forward to (`round`, undecided), from any older round and from no other.
     fn close(&self, round: u64) {
         let mut seen = self.word();
+        // RULE [O2] From an older round only: what is decided about this one, or a newer one, is not reopened.
         while (seen.about(round) == Cmp::Less || weakened("O2"))
             && !matches!(seen.state(), State::Failed { .. })
         {
@@ -128,6 +130,7 @@ impl Word {
     /// that gave up on the newer one has.
     pub(crate) fn verdict(self, round: u64) -> State {
         match self.about(round) {
+            // RULE [O3] A newer round in the word says that this one completed, not what became of it.
             Cmp::Greater if weakened("O3") => self.state(),
             Cmp::Greater => State::Complete,
             Cmp::Less | Cmp::Equal => self.state(),

@@ -197,7 +197,6 @@ pub(crate) use climb::Climb;
 pub(crate) fn sleep(storage: &Storage, me: usize, slice: Duration, look: impl FnOnce() -> bool) {
     let control = storage.control();
     let ticket = control.futex.ticket();
-    // ORDERING [P1] Relaxed: the fence below orders it.
     control.waiters.fetch_or(1 << me, Ordering::Relaxed);
     // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4 and W1.
     full_fence("P2");

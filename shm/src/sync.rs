@@ -30,8 +30,9 @@ mod real {
     impl Futex {
         /// The value to hand to [`Futex::sleep`].
         pub(crate) fn ticket(&self) -> u32 {
-            // ORDERING [P3] Acquire: pairs with the bump in wake_all; a wake after this load ends the sleep at once.
-            self.0.load(Ordering::Acquire)
+            // Relaxed: the fence P2 keeps it before the sleeper's last look, and makes a bump seen here bring along what
+            // the waker wrote.
+            self.0.load(Ordering::Relaxed)
         }
 
         /// Sleeps until the word differs from `ticket`, a wake, a signal, or `slice` has passed.
@@ -52,8 +53,7 @@ mod real {
 
         /// Wakes all sleepers.
         pub(crate) fn wake_all(&self) {
-            // ORDERING [P3] Release: pairs with the load in ticket.
-            self.0.fetch_add(1, Ordering::Release);
+            self.0.fetch_add(1, Ordering::Relaxed);
             let _ = rustix::thread::futex::wake(
                 &self.0,
                 rustix::thread::futex::Flags::empty(),
@@ -88,12 +88,12 @@ mod real {
 
     impl Futex {
         pub(crate) fn ticket(&self) -> u32 {
-            self.word.load(Ordering::Acquire)
+            self.word.load(Ordering::Relaxed)
         }
 
         pub(crate) fn sleep(&self, ticket: u32, _slice: Duration) {
             let guard = self.lock.lock().expect("no thread panics with the lock");
-            if self.word.load(Ordering::Acquire) == ticket {
+            if self.word.load(Ordering::Relaxed) == ticket {
                 drop(
                     self.bell
                         .wait(guard)
@@ -103,7 +103,7 @@ mod real {
         }
 
         pub(crate) fn wake_all(&self) {
-            self.word.fetch_add(1, Ordering::Release);
+            self.word.fetch_add(1, Ordering::Relaxed);
             let guard = self.lock.lock().expect("no thread panics with the lock");
             self.bell.notify_all();
             drop(guard);

@@ -500,6 +500,7 @@ impl Table {
 
     fn has_ended(&self, round: u64) -> bool {
         let word = self.seat.storage.control().word();
+        // RULE [O4] A failure of a newer round is not this round's: its rows are all there or on their way.
         matches!(word.state(), State::Failed { .. })
             && (word.about(round) != Cmp::Greater || weakened("O4"))
     }
@@ -519,8 +520,8 @@ impl Table {
         arrived: &dyn Fn(usize) -> bool,
     ) -> Result<(), Failure> {
         for rank in bits(missing) {
-            // The order matters: a rank publishes, then closes, then loses its lock. Whoever sees the lock gone sees
-            // `closed`, and whoever sees either sees the last stamp.
+            // The order matters: a rank publishes, then closes, then loses its lock. Test the lock first, `closed` second,
+            // the stamps last; what is still overlooked the outcome corrects.
             let alive = self.peers.as_ref().is_none_or(|peers| peers.alive(rank));
             let closed = self.seat.storage.member(rank).has_closed();
             if (alive && !closed) || arrived(rank) {
@@ -547,7 +548,7 @@ impl Table {
 
     fn settle(&mut self, round: u64, settled: Result<(), Failure>) -> Result<(), RoundError> {
         settled.map_err(|failure| self.poison(failure))?;
-        // ORDERING [A1] Relaxed: the aborting thread checks what it reads against the stamps.
+        // Relaxed: the aborting thread checks what it reads against the stamps.
         self.seat
             .unsettled
             .store(round.wrapping_add(1), Ordering::Relaxed);
