@@ -69,7 +69,7 @@ impl Mesh {
             }
             let missing: Vec<usize> = (0..size).filter(|&at| at != me && peers[at].is_none()).collect();
             if missing.is_empty() {
-                return Ok(Self { me, peers, spin: SPIN, owed: None, state: State::Open });
+                return Ok(Self { me, peers, spin: SPIN, state: State::Open });
             }
             let now = Instant::now();
             if now >= deadline {

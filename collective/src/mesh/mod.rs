@@ -145,6 +145,24 @@ pub(crate) trait Watch {
     fn slice(&mut self) -> Result<(), Self::Stop>;
 }
 
+/// What the peers get in a round.
+#[derive(Clone, Copy, Debug)]
+enum Payload<'a> {
+    /// All the same.
+    Same(&'a [u8]),
+    /// Each that of its place.
+    Each(&'a [&'a [u8]]),
+}
+
+impl<'a> Payload<'a> {
+    fn of(self, at: usize) -> &'a [u8] {
+        match self {
+            Self::Same(payload) => payload,
+            Self::Each(parts) => parts[at],
+        }
+    }
+}
+
 /// How a peer's stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -156,8 +174,13 @@ enum End {
 struct Peer {
     stream: TcpStream,
     inbox: Inbox,
-    /// Bytes of the present frame that it has taken.
+    /// Header of the frame it gets.
+    header: [u8; HEADER],
+    /// Bytes of what it gets, and how many of them it has taken.
+    total: usize,
     sent: usize,
+    /// The frame of a failed exchange that it has taken only in part: what is sent next must come after its rest.
+    owed: Option<Arc<[u8]>>,
     /// Its frame of the present round has been shown to the watch.
     delivered: bool,
     /// A complete frame of a later round is waiting; reading on could only fill memory.
@@ -177,32 +200,56 @@ enum Found {
 impl Peer {
     fn new(stream: TcpStream, mut inbox: Inbox) -> Self {
         inbox.set_limit(BODY);
-        Self { stream, inbox, sent: 0, delivered: false, ahead: false, deaf: false, end: None }
+        Self {
+            stream,
+            inbox,
+            header: [0; HEADER],
+            total: 0,
+            sent: 0,
+            owed: None,
+            delivered: false,
+            ahead: false,
+            deaf: false,
+            end: None,
+        }
     }
 
-    fn listens(&self) -> bool {
-        !self.deaf && self.end.is_none()
+    fn begin(&mut self, header: [u8; HEADER], payload: &[u8]) {
+        self.header = header;
+        (self.total, self.sent) = (HEADER + payload.len(), 0);
+        (self.delivered, self.ahead) = (false, false);
     }
 
-    fn wants(&self, total: usize) -> bool {
-        self.listens() && self.sent < total
+    fn wants(&self) -> bool {
+        !self.deaf && self.end.is_none() && self.sent < self.total
     }
 
-    /// Nothing more to do for this peer in a round whose frame has `total` bytes. A peer that is gone after its frame
-    /// arrived is no failure of this round.
-    fn complete(&self, total: usize) -> bool {
-        self.delivered && !self.wants(total)
+    /// Nothing more to do for this peer in this round. That it is gone after its frame arrived is no failure of it.
+    fn complete(&self) -> bool {
+        self.delivered && !self.wants()
     }
 
-    /// Writes once; whether it moved anything.
-    fn send(&mut self, header: &[u8], payload: &[u8]) -> bool {
-        let written = match header.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            Some(rest) if payload.is_empty() => self.stream.write(rest),
-            Some(rest) => self.stream.write_vectored(&[IoSlice::new(rest), IoSlice::new(payload)]),
-            None => self.stream.write(&payload[self.sent - header.len()..]),
+    /// Writes the frame on, once; whether it moved anything.
+    fn send(&mut self, payload: &[u8]) -> bool {
+        let written = match &self.header[self.sent.min(HEADER)..] {
+            [] => self.stream.write(&payload[self.sent - HEADER..]),
+            rest if payload.is_empty() => self.stream.write(rest),
+            rest => self.stream.write_vectored(&[IoSlice::new(rest), IoSlice::new(payload)]),
         };
+        self.note_written(&written)
+    }
+
+    /// Writes on what it is owed and `last`, once; whether it moved anything.
+    fn send_last(&mut self, last: &[u8]) -> bool {
+        let owed = self.owed.as_deref().unwrap_or_default();
+        let rest = if self.sent < owed.len() { &owed[self.sent..] } else { &last[self.sent - owed.len()..] };
+        let written = self.stream.write(rest);
+        self.note_written(&written)
+    }
+
+    fn note_written(&mut self, written: &io::Result<usize>) -> bool {
         match written {
-            Ok(count) if count > 0 => {
+            Ok(count) if *count > 0 => {
                 self.sent += count;
                 return true;
             }
@@ -237,10 +284,13 @@ impl Peer {
         Ok(moved)
     }
 
-    /// Throws away what has arrived, and notices the end.
+    /// Throws away what has arrived, up to 1 MiB so that the caller's clock counts, and notices the end.
     fn drain(&mut self) {
         let mut waste = [0; 16 << 10];
-        while self.end != Some(End::Died) {
+        for _ in 0..64 {
+            if self.end == Some(End::Died) {
+                return;
+            }
             match self.stream.read(&mut waste) {
                 Ok(count) if count > 0 => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -282,8 +332,6 @@ pub(crate) struct Mesh {
     peers: Vec<Option<Peer>>,
     /// How long to poll without sleeping; zero where ranks outnumber processors.
     pub(crate) spin: Duration,
-    /// The frame that some peers have taken only in part: whatever is sent to them next must come after its rest.
-    owed: Option<Arc<[u8]>>,
     state: State,
 }
 
@@ -318,58 +366,102 @@ impl Mesh {
         watch: &mut W,
         deadline: Instant,
     ) -> Result<(), ExchangeError<W::Stop>> {
+        self.round(frame, Payload::Same(frame.payload), watch, deadline)
+    }
+
+    /// An exchange in which every peer gets a payload of its own: that of its place in `parts`. The payload of `frame`
+    /// and the part at this member's own place are not sent.
+    ///
+    /// # Errors
+    /// Those of [`Mesh::exchange`].
+    pub(crate) fn scatter<W: Watch>(
+        &mut self,
+        frame: &Frame<'_>,
+        parts: &[&[u8]],
+        watch: &mut W,
+        deadline: Instant,
+    ) -> Result<(), ExchangeError<W::Stop>> {
+        if parts.len() != self.size() {
+            let (parts, size) = (parts.len(), self.size());
+            return Err(MeshError::Usage(format!("{parts} parts for a group of {size} members")).into());
+        }
+        self.round(frame, Payload::Each(parts), watch, deadline)
+    }
+
+    fn round<W: Watch>(
+        &mut self,
+        frame: &Frame<'_>,
+        payload: Payload<'_>,
+        watch: &mut W,
+        deadline: Instant,
+    ) -> Result<(), ExchangeError<W::Stop>> {
         if self.state != State::Open {
             return Err(MeshError::Closed.into());
         }
-        if frame.payload.len() > PAYLOAD || frame.label.len() > LABEL {
-            let (bytes, label) = (frame.payload.len(), frame.label.len());
-            return Err(MeshError::Usage(format!("{bytes} bytes or a label of {label} do not fit a frame")).into());
+        let most = (0..self.size()).map(|at| payload.of(at).len()).max().unwrap_or(0);
+        if most > PAYLOAD || frame.label.len() > LABEL {
+            let label = frame.label.len();
+            return Err(MeshError::Usage(format!("{most} bytes or a label of {label} do not fit a frame")).into());
         }
-        let header = frame.header(Kind::Data);
-        for peer in self.peers.iter_mut().flatten() {
-            (peer.sent, peer.delivered, peer.ahead) = (0, false, false);
+        let mut shared = None;
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            let header = match payload {
+                Payload::Same(_) => *shared.get_or_insert_with(|| frame.header(Kind::Data)),
+                Payload::Each(parts) => Frame { payload: parts[at], ..*frame }.header(Kind::Data),
+            };
+            peer.begin(header, payload.of(at));
         }
-        let outcome = self.run(&header, frame, watch, deadline);
+        let outcome = self.run(frame.round, payload, watch, deadline);
         if outcome.is_err() {
             self.state = State::Failed;
-            let total = HEADER + frame.payload.len();
-            if self.peers.iter().flatten().any(|peer| peer.sent > 0 && peer.wants(total)) {
-                self.owed = Some([&header[..], frame.payload].concat().into());
-            }
+            self.owe(payload);
         }
         outcome
     }
 
+    /// Keeps the frames that were sent in part: the caller's bytes are gone when their rest is sent.
+    fn owe(&mut self, payload: Payload<'_>) {
+        let mut shared: Option<Arc<[u8]>> = None;
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer.as_mut().filter(|peer| peer.sent > 0 && peer.wants()) else { continue };
+            let frame = shared.take().unwrap_or_else(|| [&peer.header[..], payload.of(at)].concat().into());
+            if let Payload::Same(_) = payload {
+                shared = Some(Arc::clone(&frame));
+            }
+            peer.owed = Some(frame);
+        }
+    }
+
     fn run<W: Watch>(
         &mut self,
-        header: &[u8; HEADER],
-        frame: &Frame<'_>,
+        round: u64,
+        payload: Payload<'_>,
         watch: &mut W,
         deadline: Instant,
     ) -> Result<(), ExchangeError<W::Stop>> {
-        let total = HEADER + frame.payload.len();
         let mut idle: Option<Instant> = None;
         let mut sliced: Option<Instant> = None;
         loop {
-            let moved = self.pass(header, frame, watch)?;
-            if self.peers.iter().flatten().all(|peer| peer.complete(total)) {
+            let moved = self.pass(round, payload, watch)?;
+            if self.peers.iter().flatten().all(Peer::complete) {
                 return Ok(());
             }
             let now = Instant::now();
             if now >= deadline {
-                let peers = self.numbered().filter(|(_, peer)| !peer.complete(total)).map(|(at, _)| at).collect();
+                let peers = self.numbered().filter(|(_, peer)| !peer.complete()).map(|(at, _)| at).collect();
                 return Err(MeshError::Missing { peers }.into());
             }
             if moved {
                 idle = None;
             }
-            let sleepy = !moved && now >= *idle.get_or_insert(now) + self.spin;
+            let sleepy = !moved && now.duration_since(*idle.get_or_insert(now)) >= self.spin;
             if sleepy || now >= *sliced.get_or_insert(now) + SLICE {
                 watch.slice().map_err(ExchangeError::Stopped)?;
                 sliced = Some(now);
             }
             if sleepy {
-                self.sleep(total, now, deadline);
+                self.sleep(now, deadline);
             } else if !moved {
                 thread::yield_now();
             }
@@ -379,22 +471,21 @@ impl Mesh {
     /// Serves every peer once; whether anything moved.
     fn pass<W: Watch>(
         &mut self,
-        header: &[u8; HEADER],
-        frame: &Frame<'_>,
+        round: u64,
+        payload: Payload<'_>,
         watch: &mut W,
     ) -> Result<bool, ExchangeError<W::Stop>> {
-        let total = HEADER + frame.payload.len();
         let mut moved = false;
         let mut failure = None;
         for (at, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            if peer.wants(total) {
-                moved |= peer.send(header, frame.payload);
+            if peer.wants() {
+                moved |= peer.send(payload.of(at));
             }
             if peer.ahead || (peer.delivered && peer.end.is_some()) {
                 continue;
             }
-            match peer.receive(at, frame.round, watch) {
+            match peer.receive(at, round, watch) {
                 Ok(some) => moved |= some,
                 Err(ExchangeError::Mesh(error)) => note(&mut failure, error),
                 Err(stopped) => return Err(stopped),
@@ -410,12 +501,12 @@ impl Mesh {
 
     /// Sleeps until a socket has something to do. A peer that can do nothing more in this round is left out: the
     /// kernel would report its hang-up again and again.
-    fn sleep(&self, total: usize, now: Instant, deadline: Instant) {
+    fn sleep(&self, now: Instant, deadline: Instant) {
         let mut sockets: Vec<PollFd<'_>> = Vec::with_capacity(self.peers.len());
         for peer in self.peers.iter().flatten() {
             let mut events = PollFlags::empty();
             events.set(PollFlags::POLLIN, peer.end.is_none() && !peer.ahead);
-            events.set(PollFlags::POLLOUT, peer.wants(total));
+            events.set(PollFlags::POLLOUT, peer.wants());
             if !events.is_empty() {
                 sockets.push(PollFd::new(peer.stream.as_fd(), events));
             }
@@ -453,6 +544,7 @@ impl Mesh {
             let _ = peer.stream.shutdown(Shutdown::Write);
             // The end of the stream itself is still to come, and only that shows that the peer has read all.
             peer.end = peer.end.filter(|&end| end == End::Died);
+            peer.deaf = true;
         }
         loop {
             self.peers.iter_mut().flatten().for_each(Peer::drain);
@@ -460,7 +552,7 @@ impl Mesh {
             if now >= until || self.peers.iter().flatten().all(|peer| peer.end.is_some()) {
                 break;
             }
-            self.sleep(0, now, until);
+            self.sleep(now, until);
         }
         self.peers.iter_mut().for_each(|peer| *peer = None);
     }
@@ -468,35 +560,32 @@ impl Mesh {
     /// Sends a last frame to all who listen, behind what they have still to get, for at most `patient`.
     fn tell(&mut self, kind: Kind, payload: &[u8], patient: Duration) {
         let until = Instant::now() + patient;
-        let last: Arc<[u8]> = [&Frame { payload, ..Frame::default() }.header(kind)[..], payload].concat().into();
-        let owed = self.owed.take().unwrap_or_default();
-        // A peer that has taken nothing of the frame owed, or all of it, is owed nothing.
+        let last = [&Frame { payload, ..Frame::default() }.header(kind)[..], payload].concat();
         for peer in self.peers.iter_mut().flatten() {
+            let owed = peer.owed.as_ref().map_or(0, |owed| owed.len());
+            peer.sent = peer.sent.min(owed);
+            peer.total = owed + last.len();
             peer.ahead = false;
-            if peer.sent == 0 {
-                peer.sent = owed.len();
-            }
-            peer.sent = peer.sent.min(owed.len());
         }
-        let total = owed.len() + last.len();
         loop {
             let mut moved = false;
-            for peer in self.peers.iter_mut().flatten().filter(|peer| peer.wants(total)) {
-                moved |= peer.send(&owed, &last);
+            for peer in self.peers.iter_mut().flatten().filter(|peer| peer.wants()) {
+                moved |= peer.send_last(&last);
             }
             // A peer may be stuck in writing to this member, and would then not read.
             self.peers.iter_mut().flatten().for_each(Peer::drain);
             let now = Instant::now();
-            if now >= until || !self.peers.iter().flatten().any(|peer| peer.wants(total)) {
+            if now >= until || !self.peers.iter().flatten().any(Peer::wants) {
                 break;
             }
             if !moved {
-                self.sleep(total, now, until);
+                self.sleep(now, until);
             }
         }
         // Whoever has it only in part gets nothing more, or the next frame would be read as its rest.
         for peer in self.peers.iter_mut().flatten() {
-            peer.deaf |= peer.wants(total);
+            peer.deaf |= peer.wants();
+            peer.owed = None;
         }
     }
 }

@@ -134,6 +134,25 @@ fn large_frames_do_not_block_each_other_even_without_spinning() {
 }
 
 #[test]
+fn a_scatter_gives_every_member_its_own_part() {
+    within_a_minute(|| {
+        in_threads(Mesh::pairs(4).unwrap(), |mut mesh| {
+            let me = mesh.me();
+            let part = |from: usize, to: usize| bytes(from, u64::try_from(to).unwrap(), (from * 4 + to) * 50_000);
+            let parts: Vec<Vec<u8>> = (0..4).map(|to| part(me, to)).collect();
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            let mut keep = Keep::default();
+            mesh.scatter(&round(1, b"not sent"), &parts, &mut keep, soon()).unwrap();
+            assert_eq!(keep.0.len(), 3);
+            assert!(keep.0.iter().all(|(from, _, _, seen)| *seen == part(*from, me)));
+            exchange(&mut mesh, 2, soon()).unwrap();
+            let few = mesh.scatter(&round(3, b""), &parts[1..], &mut keep, soon());
+            assert!(matches!(few, Err(ExchangeError::Mesh(MeshError::Usage(_)))));
+        });
+    });
+}
+
+#[test]
 fn frames_of_later_rounds_wait_for_their_exchange() {
     within_a_minute(|| {
         let (mut mesh, mut peer) = beside_a_socket();

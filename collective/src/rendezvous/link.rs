@@ -110,9 +110,11 @@ impl Link {
             id
         };
         let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up: nobody is called missing before the deadline.
+        let millis = left.as_millis().saturating_add(1);
         let request = Request::Gather {
             id,
-            millis: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            millis: u64::try_from(millis).unwrap_or(u64::MAX),
             key: key.to_owned(),
             members: members.to_vec(),
             payload: payload.to_vec(),
