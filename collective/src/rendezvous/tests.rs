@@ -222,10 +222,14 @@ fn different_members_under_one_key_are_told_to_all_with_both_lists() {
     within_a_minute(|| {
         let (_server, links) = world(3);
         let first = gather(&links[0], "k", &[0, 1, 2], "", soon());
-        thread::sleep(Duration::from_millis(100));
         let second = links[1].gather("k", &[0, 1], b"", soon());
-        let error = Err(LinkError::Members { one: (0, vec![0, 1, 2]), other: (1, vec![0, 1]) });
-        assert_eq!(first.join().unwrap(), error);
+        let (zero, one) = ((0, vec![0, 1, 2]), (1, vec![0, 1]));
+        let error = first.join().unwrap();
+        assert!(
+            error == Err(LinkError::Members { one: zero.clone(), other: one.clone() })
+                || error == Err(LinkError::Members { one, other: zero }),
+            "{error:?}"
+        );
         assert_eq!(second, error);
         assert_eq!(links[2].gather("k", &[0, 1, 2], b"", soon()), error);
     });
