@@ -1,0 +1,611 @@
+//! A full mesh of TCP connections between the members of one group.
+//!
+//! Members are numbered by their place in the group. Every exchange sends one frame to each peer and takes one frame
+//! from each, over non-blocking sockets that are all served in turn: whatever the sizes, nobody waits to write before
+//! it reads.
+
+mod frame;
+mod join;
+
+use std::fmt;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, poll};
+
+use crate::envelope::{Filled, Garbage, Inbox};
+use crate::socket::patience;
+use frame::{BODY, HEADER, Kind, PAYLOAD, POISON};
+pub(crate) use frame::{Frame, LABEL};
+
+/// The longest sleep: the watch is asked at least this often.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// Reads from one peer in one go, so that a large frame starves neither the others nor the writing.
+const READS: usize = 4;
+
+/// How long a poison may take to leave.
+const POISONING: Duration = Duration::from_millis(500);
+
+/// How long a close waits for the others to hang up.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Why a mesh could not be made, or an exchange not be completed. Peers are places in the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MeshError {
+    /// The deadline passed; these are all peers that had not sent (or not taken) their frame.
+    Missing {
+        /// The peers, in order.
+        peers: Vec<usize>,
+    },
+    /// The deadline of the connecting passed; these are all peers that were not connected.
+    Unreached {
+        /// The peers, in order.
+        peers: Vec<usize>,
+        /// What is known of the first of them: the address, and why the last attempt failed.
+        trouble: String,
+    },
+    /// A peer's connection ended without goodbye.
+    Died {
+        /// The peer.
+        peer: usize,
+    },
+    /// A peer left in order without sending a frame for this round.
+    Left {
+        /// The peer.
+        peer: usize,
+    },
+    /// A peer gave the group up.
+    Poisoned {
+        /// The peer.
+        peer: usize,
+        /// What it has to say about it.
+        payload: Vec<u8>,
+    },
+    /// What a peer sent cannot be trusted.
+    Garbage {
+        /// The peer.
+        peer: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A peer does not let this one in.
+    Refused {
+        /// The peer.
+        peer: usize,
+        /// Why.
+        reason: String,
+    },
+    /// An earlier exchange failed, or the mesh is closed: what still arrives belongs to no round.
+    Closed,
+    /// The caller did something that can never work.
+    Usage(String),
+    /// The system refused something.
+    Io(String),
+}
+
+impl From<io::Error> for MeshError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.to_string())
+    }
+}
+
+impl std::error::Error for MeshError {}
+
+impl fmt::Display for MeshError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { peers } => write!(f, "missing at the deadline: members {peers:?}"),
+            Self::Unreached { peers, trouble } => write!(f, "not connected: members {peers:?} ({trouble})"),
+            Self::Died { peer } => write!(f, "member {peer} died"),
+            Self::Left { peer } => write!(f, "member {peer} has left"),
+            Self::Poisoned { peer, .. } => write!(f, "member {peer} has given the group up"),
+            Self::Garbage { peer, what } => write!(f, "member {peer} sent garbage: {what}"),
+            Self::Refused { peer, reason } => write!(f, "member {peer} refuses this one: {reason}"),
+            Self::Closed => f.write_str("the connections of the group failed earlier or are closed"),
+            Self::Usage(what) | Self::Io(what) => f.write_str(what),
+        }
+    }
+}
+
+/// Why an exchange ended early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ExchangeError<S> {
+    /// The mesh failed.
+    Mesh(MeshError),
+    /// The watch said so.
+    Stopped(S),
+}
+
+impl<S> From<MeshError> for ExchangeError<S> {
+    fn from(error: MeshError) -> Self {
+        Self::Mesh(error)
+    }
+}
+
+/// Looks at frames as they arrive, and around while nothing does.
+pub(crate) trait Watch {
+    /// Why it stops an exchange.
+    type Stop;
+
+    /// Takes the frame of `peer`; called once for each peer in an exchange, as soon as its frame is complete.
+    ///
+    /// # Errors
+    /// Ends the exchange, for instance because the frame belongs to another call.
+    fn frame(&mut self, peer: usize, frame: &Frame<'_>) -> Result<(), Self::Stop>;
+
+    /// Called about every 20 ms, and before every sleep.
+    ///
+    /// # Errors
+    /// Ends the exchange, for instance because the job was aborted.
+    fn slice(&mut self) -> Result<(), Self::Stop>;
+}
+
+/// What the peers get in a round.
+#[derive(Clone, Copy, Debug)]
+enum Payload<'a> {
+    /// All the same.
+    Same(&'a [u8]),
+    /// Each that of its place.
+    Each(&'a [&'a [u8]]),
+}
+
+impl<'a> Payload<'a> {
+    fn of(self, at: usize) -> &'a [u8] {
+        match self {
+            Self::Same(payload) => payload,
+            Self::Each(parts) => parts[at],
+        }
+    }
+}
+
+/// How a peer's stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Left,
+    Died,
+}
+
+#[derive(Debug)]
+struct Peer {
+    stream: TcpStream,
+    inbox: Inbox,
+    /// Header of the frame it gets.
+    header: [u8; HEADER],
+    /// Bytes of what it gets, and how many of them it has taken.
+    total: usize,
+    sent: usize,
+    /// The frame of a failed exchange that it has taken only in part: what is sent next must come after its rest.
+    owed: Option<Arc<[u8]>>,
+    /// Its frame of the present round has been shown to the watch.
+    delivered: bool,
+    /// A complete frame of a later round is waiting; reading on could only fill memory.
+    ahead: bool,
+    /// It takes nothing any more. Only the end of what it sent tells why.
+    deaf: bool,
+    end: Option<End>,
+}
+
+/// What was in the inbox of a peer.
+enum Found {
+    Delivered,
+    Later,
+    Nothing,
+}
+
+impl Peer {
+    fn new(stream: TcpStream, mut inbox: Inbox) -> Self {
+        inbox.set_limit(BODY);
+        Self {
+            stream,
+            inbox,
+            header: [0; HEADER],
+            total: 0,
+            sent: 0,
+            owed: None,
+            delivered: false,
+            ahead: false,
+            deaf: false,
+            end: None,
+        }
+    }
+
+    fn begin(&mut self, header: [u8; HEADER], payload: &[u8]) {
+        self.header = header;
+        (self.total, self.sent) = (HEADER + payload.len(), 0);
+        (self.delivered, self.ahead) = (false, false);
+    }
+
+    fn wants(&self) -> bool {
+        !self.deaf && self.end.is_none() && self.sent < self.total
+    }
+
+    /// Nothing more to do for this peer in this round. That it is gone after its frame arrived is no failure of it.
+    fn complete(&self) -> bool {
+        self.delivered && !self.wants()
+    }
+
+    /// Writes the frame on, once; whether it moved anything.
+    fn send(&mut self, payload: &[u8]) -> bool {
+        let written = match &self.header[self.sent.min(HEADER)..] {
+            [] => self.stream.write(&payload[self.sent - HEADER..]),
+            rest if payload.is_empty() => self.stream.write(rest),
+            rest => self.stream.write_vectored(&[IoSlice::new(rest), IoSlice::new(payload)]),
+        };
+        self.note_written(&written)
+    }
+
+    /// Writes on what it is owed and `last`, once; whether it moved anything.
+    fn send_last(&mut self, last: &[u8]) -> bool {
+        let owed = self.owed.as_deref().unwrap_or_default();
+        let rest = if self.sent < owed.len() { &owed[self.sent..] } else { &last[self.sent - owed.len()..] };
+        let written = self.stream.write(rest);
+        self.note_written(&written)
+    }
+
+    fn note_written(&mut self, written: &io::Result<usize>) -> bool {
+        match written {
+            Ok(count) if *count > 0 => {
+                self.sent += count;
+                return true;
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Ok(_) | Err(_) => self.deaf = true,
+        }
+        false
+    }
+
+    /// Reads a few times, at most until the frame of `round` is delivered; whether anything moved.
+    fn receive<W: Watch>(&mut self, peer: usize, round: u64, watch: &mut W) -> Result<bool, ExchangeError<W::Stop>> {
+        let mut moved = false;
+        for _ in 0..=READS {
+            match self.look(peer, round, watch)? {
+                Found::Delivered => return Ok(true),
+                Found::Later => {
+                    self.ahead = true;
+                    return Ok(moved);
+                }
+                Found::Nothing if self.end.is_some() => return Ok(moved),
+                Found::Nothing => {}
+            }
+            match self.inbox.fill(&mut self.stream) {
+                Ok(Filled::Some) => moved = true,
+                Ok(Filled::Nothing) => return Ok(moved),
+                Ok(Filled::End) | Err(_) => {
+                    self.end = Some(End::Died);
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Throws away what has arrived, up to 1 MiB so that the caller's clock counts, and notices the end.
+    fn drain(&mut self) {
+        let mut waste = [0; 16 << 10];
+        for _ in 0..64 {
+            if self.end == Some(End::Died) {
+                return;
+            }
+            match self.stream.read(&mut waste) {
+                Ok(count) if count > 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => self.end = Some(End::Died),
+            }
+        }
+    }
+
+    fn look<W: Watch>(&mut self, peer: usize, round: u64, watch: &mut W) -> Result<Found, ExchangeError<W::Stop>> {
+        let garbage = |what| MeshError::Garbage { peer, what };
+        let body = self.inbox.peek().map_err(|Garbage(what)| garbage(what))?;
+        let Some(body) = body else { return Ok(Found::Nothing) };
+        match Frame::decode(body) {
+            None => Err(garbage("no frame of a group").into()),
+            Some((Kind::Poison, frame)) => Err(MeshError::Poisoned { peer, payload: frame.payload.to_vec() }.into()),
+            Some((Kind::Bye, _)) => {
+                self.inbox.pop();
+                self.end = Some(End::Left);
+                Ok(Found::Nothing)
+            }
+            Some((Kind::Data, frame)) if self.delivered || frame.round > round => Ok(Found::Later),
+            Some((Kind::Data, frame)) if frame.round < round => Err(garbage("a frame of a past round").into()),
+            Some((Kind::Data, frame)) => {
+                watch.frame(peer, &frame).map_err(ExchangeError::Stopped)?;
+                self.inbox.pop();
+                self.delivered = true;
+                Ok(Found::Delivered)
+            }
+        }
+    }
+}
+
+/// The connections of one member to all others of its group; it closes when dropped, but not in a thread that panics.
+#[derive(Debug)]
+pub(crate) struct Mesh {
+    me: usize,
+    /// By place in the group; none at this member's own.
+    peers: Vec<Option<Peer>>,
+    /// How long to poll without sleeping; zero where ranks outnumber processors.
+    pub(crate) spin: Duration,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Failed,
+    Closed,
+}
+
+impl Mesh {
+    /// This member's place in the group.
+    pub(crate) fn me(&self) -> usize {
+        self.me
+    }
+
+    /// How many members the group has.
+    pub(crate) fn size(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Sends `frame` to every peer and shows one frame of the same round from every peer to `watch`.
+    ///
+    /// Frames of later rounds wait for their own exchange. After a failure no further exchange is possible, only
+    /// [`Mesh::poison`] and [`Mesh::close`].
+    ///
+    /// # Errors
+    /// The first failure seen; where several are seen at once, a poison before all others, for it says more.
+    pub(crate) fn exchange<W: Watch>(
+        &mut self,
+        frame: &Frame<'_>,
+        watch: &mut W,
+        deadline: Instant,
+    ) -> Result<(), ExchangeError<W::Stop>> {
+        self.round(frame, Payload::Same(frame.payload), watch, deadline)
+    }
+
+    /// An exchange in which every peer gets a payload of its own: that of its place in `parts`. The payload of `frame`
+    /// and the part at this member's own place are not sent.
+    ///
+    /// # Errors
+    /// Those of [`Mesh::exchange`].
+    pub(crate) fn scatter<W: Watch>(
+        &mut self,
+        frame: &Frame<'_>,
+        parts: &[&[u8]],
+        watch: &mut W,
+        deadline: Instant,
+    ) -> Result<(), ExchangeError<W::Stop>> {
+        if parts.len() != self.size() {
+            let (parts, size) = (parts.len(), self.size());
+            return Err(MeshError::Usage(format!("{parts} parts for a group of {size} members")).into());
+        }
+        self.round(frame, Payload::Each(parts), watch, deadline)
+    }
+
+    fn round<W: Watch>(
+        &mut self,
+        frame: &Frame<'_>,
+        payload: Payload<'_>,
+        watch: &mut W,
+        deadline: Instant,
+    ) -> Result<(), ExchangeError<W::Stop>> {
+        if self.state != State::Open {
+            return Err(MeshError::Closed.into());
+        }
+        let most = (0..self.size()).map(|at| payload.of(at).len()).max().unwrap_or(0);
+        if most > PAYLOAD || frame.label.len() > LABEL {
+            let label = frame.label.len();
+            return Err(MeshError::Usage(format!("{most} bytes or a label of {label} do not fit a frame")).into());
+        }
+        let mut shared = None;
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            let header = match payload {
+                Payload::Same(_) => *shared.get_or_insert_with(|| frame.header(Kind::Data)),
+                Payload::Each(parts) => Frame { payload: parts[at], ..*frame }.header(Kind::Data),
+            };
+            peer.begin(header, payload.of(at));
+        }
+        let outcome = self.run(frame.round, payload, watch, deadline);
+        if outcome.is_err() {
+            self.state = State::Failed;
+            self.owe(payload);
+        }
+        outcome
+    }
+
+    /// Keeps the frames that were sent in part: the caller's bytes are gone when their rest is sent.
+    fn owe(&mut self, payload: Payload<'_>) {
+        let mut shared: Option<Arc<[u8]>> = None;
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer.as_mut().filter(|peer| peer.sent > 0 && peer.wants()) else { continue };
+            let frame = shared.take().unwrap_or_else(|| [&peer.header[..], payload.of(at)].concat().into());
+            if let Payload::Same(_) = payload {
+                shared = Some(Arc::clone(&frame));
+            }
+            peer.owed = Some(frame);
+        }
+    }
+
+    fn run<W: Watch>(
+        &mut self,
+        round: u64,
+        payload: Payload<'_>,
+        watch: &mut W,
+        deadline: Instant,
+    ) -> Result<(), ExchangeError<W::Stop>> {
+        let mut idle: Option<Instant> = None;
+        let mut sliced: Option<Instant> = None;
+        loop {
+            let moved = self.pass(round, payload, watch)?;
+            if self.peers.iter().flatten().all(Peer::complete) {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                let peers = self.numbered().filter(|(_, peer)| !peer.complete()).map(|(at, _)| at).collect();
+                return Err(MeshError::Missing { peers }.into());
+            }
+            if moved {
+                idle = None;
+            }
+            let sleepy = !moved && now.duration_since(*idle.get_or_insert(now)) >= self.spin;
+            if sleepy || now >= *sliced.get_or_insert(now) + SLICE {
+                watch.slice().map_err(ExchangeError::Stopped)?;
+                sliced = Some(now);
+            }
+            if sleepy {
+                self.sleep(now, deadline);
+            } else if !moved {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Serves every peer once; whether anything moved.
+    fn pass<W: Watch>(
+        &mut self,
+        round: u64,
+        payload: Payload<'_>,
+        watch: &mut W,
+    ) -> Result<bool, ExchangeError<W::Stop>> {
+        let mut moved = false;
+        let mut failure = None;
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            if peer.wants() {
+                moved |= peer.send(payload.of(at));
+            }
+            if peer.ahead || (peer.delivered && peer.end.is_some()) {
+                continue;
+            }
+            match peer.receive(at, round, watch) {
+                Ok(some) => moved |= some,
+                Err(ExchangeError::Mesh(error)) => note(&mut failure, error),
+                Err(stopped) => return Err(stopped),
+            }
+            match peer.end {
+                Some(End::Died) if !peer.delivered => note(&mut failure, MeshError::Died { peer: at }),
+                Some(End::Left) if !peer.delivered => note(&mut failure, MeshError::Left { peer: at }),
+                _ => {}
+            }
+        }
+        failure.map_or(Ok(moved), |error| Err(error.into()))
+    }
+
+    /// Sleeps until a socket has something to do. A peer that can do nothing more in this round is left out: the
+    /// kernel would report its hang-up again and again.
+    fn sleep(&self, now: Instant, deadline: Instant) {
+        let mut sockets: Vec<PollFd<'_>> = Vec::with_capacity(self.peers.len());
+        for peer in self.peers.iter().flatten() {
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::POLLIN, peer.end.is_none() && !peer.ahead);
+            events.set(PollFlags::POLLOUT, peer.wants());
+            if !events.is_empty() {
+                sockets.push(PollFd::new(peer.stream.as_fd(), events));
+            }
+        }
+        // An interrupted poll is an early wake-up, nothing more.
+        let _ = poll(&mut sockets, patience(now, deadline, SLICE));
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (usize, &Peer)> {
+        self.peers.iter().enumerate().filter_map(|(at, peer)| Some((at, peer.as_ref()?)))
+    }
+
+    /// Tells every peer, as far as it listens, that this member gives the group up. Only the first
+    /// 64 KiB of `payload` are sent.
+    pub(crate) fn poison(&mut self, payload: &[u8]) {
+        if self.state == State::Closed {
+            return;
+        }
+        self.state = State::Failed;
+        let payload = &payload[..payload.len().min(POISON)];
+        self.tell(Kind::Poison, payload, POISONING);
+    }
+
+    /// Leaves in order: says goodbye, and waits a while until the others have hung up too, for a socket closed with
+    /// unread bytes is reset and could take a peer's last result with it. A second call does nothing.
+    pub(crate) fn close(&mut self) {
+        if self.state == State::Closed {
+            return;
+        }
+        self.state = State::Closed;
+        let until = Instant::now() + LINGER;
+        self.tell(Kind::Bye, &[], LINGER);
+        for peer in self.peers.iter_mut().flatten() {
+            // Fails only for a socket that is closed already.
+            let _ = peer.stream.shutdown(Shutdown::Write);
+            // The end of the stream itself is still to come, and only that shows that the peer has read all.
+            peer.end = peer.end.filter(|&end| end == End::Died);
+            peer.deaf = true;
+        }
+        loop {
+            self.peers.iter_mut().flatten().for_each(Peer::drain);
+            let now = Instant::now();
+            if now >= until || self.peers.iter().flatten().all(|peer| peer.end.is_some()) {
+                break;
+            }
+            self.sleep(now, until);
+        }
+        self.peers.iter_mut().for_each(|peer| *peer = None);
+    }
+
+    /// Sends a last frame to all who listen, behind what they have still to get, for at most `patient`.
+    fn tell(&mut self, kind: Kind, payload: &[u8], patient: Duration) {
+        let until = Instant::now() + patient;
+        let last = [&Frame { payload, ..Frame::default() }.header(kind)[..], payload].concat();
+        for peer in self.peers.iter_mut().flatten() {
+            let owed = peer.owed.as_ref().map_or(0, |owed| owed.len());
+            peer.sent = peer.sent.min(owed);
+            peer.total = owed + last.len();
+            peer.ahead = false;
+        }
+        loop {
+            let mut moved = false;
+            for peer in self.peers.iter_mut().flatten().filter(|peer| peer.wants()) {
+                moved |= peer.send_last(&last);
+            }
+            // A peer may be stuck in writing to this member, and would then not read.
+            self.peers.iter_mut().flatten().for_each(Peer::drain);
+            let now = Instant::now();
+            if now >= until || !self.peers.iter().flatten().any(Peer::wants) {
+                break;
+            }
+            if !moved {
+                self.sleep(now, until);
+            }
+        }
+        // Whoever has it only in part gets nothing more, or the next frame would be read as its rest.
+        for peer in self.peers.iter_mut().flatten() {
+            peer.deaf |= peer.wants();
+            peer.owed = None;
+        }
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        // Without goodbye the others see a death, which a panic is.
+        if !thread::panicking() {
+            self.close();
+        }
+    }
+}
+
+/// Keeps the first failure, but prefers a poison: the others may be what it caused.
+fn note(failure: &mut Option<MeshError>, error: MeshError) {
+    let poison = matches!(error, MeshError::Poisoned { .. });
+    if failure.is_none() || (poison && !matches!(failure, Some(MeshError::Poisoned { .. }))) {
+        *failure = Some(error);
+    }
+}
+
+#[cfg(test)]
+mod tests;
