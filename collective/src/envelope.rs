@@ -24,7 +24,9 @@ pub(crate) struct Garbage(pub(crate) &'static str);
 
 /// The head for a body that is sent in `parts`; the caller bounds their length.
 pub(crate) fn head(parts: &[&[u8]]) -> [u8; HEAD] {
-    let length = parts.iter().fold(0u32, |sum, part| sum.saturating_add(u32::try_from(part.len()).unwrap_or(u32::MAX)));
+    let length = parts.iter().fold(0u32, |sum, part| {
+        sum.saturating_add(u32::try_from(part.len()).unwrap_or(u32::MAX))
+    });
     let mut hasher = Hasher::new();
     hasher.update(&length.to_le_bytes());
     for part in parts {
@@ -74,7 +76,14 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// An empty inbox that takes bodies of up to `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { buffer: Vec::new(), start: 0, end: 0, hashed: 0, hasher: Hasher::new(), limit }
+        Self {
+            buffer: Vec::new(),
+            start: 0,
+            end: 0,
+            hashed: 0,
+            hasher: Hasher::new(),
+            limit,
+        }
     }
 
     /// Raises the limit, once the other end has proved who it is.
@@ -95,7 +104,11 @@ impl Inbox {
                 self.end += count;
                 Ok(Filled::Some)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(Filled::Nothing),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                Ok(Filled::Nothing)
+            }
             Err(error) => Err(error),
         }
     }
@@ -105,14 +118,18 @@ impl Inbox {
     /// # Errors
     /// The bytes are no envelope, or one that was changed on its way.
     pub(crate) fn peek(&mut self) -> Result<Option<&[u8]>, Garbage> {
-        let Some((length, crc)) = self.parse()? else { return Ok(None) };
+        let Some((length, crc)) = self.parse()? else {
+            return Ok(None);
+        };
         let body = self.start + HEAD;
         let arrived = length.min(self.end - body);
         if self.hashed == 0 {
             self.hasher.reset();
-            self.hasher.update(&self.buffer[self.start + 4..self.start + 8]);
+            self.hasher
+                .update(&self.buffer[self.start + 4..self.start + 8]);
         }
-        self.hasher.update(&self.buffer[body + self.hashed..body + arrived]);
+        self.hasher
+            .update(&self.buffer[body + self.hashed..body + arrived]);
         self.hashed = arrived;
         if arrived < length {
             return Ok(None);
@@ -132,8 +149,11 @@ impl Inbox {
     }
 
     fn parse(&self) -> Result<Option<(usize, u32)>, Garbage> {
-        let Some(head) = self.buffer[self.start..self.end].first_chunk::<HEAD>() else { return Ok(None) };
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let Some(head) = self.buffer[self.start..self.end].first_chunk::<HEAD>() else {
+            return Ok(None);
+        };
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         if word(0) != MAGIC {
             return Err(Garbage("not our protocol, or another version of it"));
         }
@@ -148,12 +168,16 @@ impl Inbox {
             (self.start, self.end) = (0, 0);
         }
         let wanted = HEAD + self.parse().ok().flatten().map_or(0, |(length, _)| length);
-        if self.start > 0 && (self.start + wanted > self.buffer.len() || self.end == self.buffer.len()) {
+        if self.start > 0
+            && (self.start + wanted > self.buffer.len() || self.end == self.buffer.len())
+        {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
         if self.end == self.buffer.len() {
-            let size = wanted.min(2 * self.buffer.len()).max(self.buffer.len() + GROWTH);
+            let size = wanted
+                .min(2 * self.buffer.len())
+                .max(self.buffer.len() + GROWTH);
             self.buffer.resize(size, 0);
         }
     }
@@ -209,7 +233,9 @@ mod tests {
             let mut broken = sealed.clone();
             broken[bit / 8] ^= 1 << (bit % 8);
             let mut inbox = Inbox::new(64);
-            while inbox.fill(&mut Pieces(&broken, usize::MAX)).unwrap() == Filled::Some && inbox.end < broken.len() {}
+            while inbox.fill(&mut Pieces(&broken, usize::MAX)).unwrap() == Filled::Some
+                && inbox.end < broken.len()
+            {}
             // A length that grew waits for bytes that never come; a deadline ends that.
             assert!(!matches!(inbox.peek(), Ok(Some(_))), "bit {bit}");
         }

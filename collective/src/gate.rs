@@ -76,7 +76,11 @@ impl Claim {
 enum Message {
     Hello(Nonce),
     Challenge(Nonce),
-    Answer { rank: usize, size: usize, proof: Proof },
+    Answer {
+        rank: usize,
+        size: usize,
+        proof: Proof,
+    },
     Welcome(Proof),
     Refusal(String),
 }
@@ -116,7 +120,11 @@ impl Message {
         let message = match fields.u8()? {
             1 => Self::Hello(fields.array()?),
             2 => Self::Challenge(fields.array()?),
-            3 => Self::Answer { rank: fields.count()?, size: fields.count()?, proof: fields.array()? },
+            3 => Self::Answer {
+                rank: fields.count()?,
+                size: fields.count()?,
+                proof: fields.array()?,
+            },
             4 => Self::Welcome(fields.array()?),
             5 => Self::Refusal(fields.text()?),
             _ => return None,
@@ -127,7 +135,11 @@ impl Message {
     /// A fresh socket takes a message whole; one that does not is not worth waiting for.
     fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
         let bytes = self.encode();
-        if stream.write(&bytes)? == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+        if stream.write(&bytes)? == bytes.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WriteZero.into())
+        }
     }
 
     /// The next message, if it is there.
@@ -136,14 +148,19 @@ impl Message {
             match inbox.peek() {
                 Err(garbage) => return Err(io::Error::other(garbage.0)),
                 Ok(Some(body)) => {
-                    let message = Self::decode(body).ok_or(io::Error::other("no message of a handshake"))?;
+                    let message =
+                        Self::decode(body).ok_or(io::Error::other("no message of a handshake"))?;
                     inbox.pop();
                     return Ok(Some(message));
                 }
                 Ok(None) => match inbox.fill(stream)? {
                     Filled::Some => {}
                     Filled::Nothing => return Ok(None),
-                    Filled::End => return Err(io::Error::other("the other end hung up during the handshake")),
+                    Filled::End => {
+                        return Err(io::Error::other(
+                            "the other end hung up during the handshake",
+                        ));
+                    }
                 },
             }
         }
@@ -192,26 +209,48 @@ impl Gate {
     ///
     /// # Errors
     /// The listener cannot be made non-blocking.
-    pub(crate) fn new(listener: TcpListener, token: Token, purpose: Purpose, size: usize) -> io::Result<Self> {
+    pub(crate) fn new(
+        listener: TcpListener,
+        token: Token,
+        purpose: Purpose,
+        size: usize,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         // The standard queue holds 128: a flood would overflow it, and a rank's attempt be repeated only after 1 s.
         SockRef::from(&listener).listen(QUEUE)?;
-        Ok(Self { listener, token, purpose, size, guests: VecDeque::new(), resting: None })
+        Ok(Self {
+            listener,
+            token,
+            purpose,
+            size,
+            guests: VecDeque::new(),
+            resting: None,
+        })
     }
 
     /// What to poll for reading before the next [`Gate::serve`].
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = self.resting.is_none().then(|| self.listener.as_fd());
-        listener.into_iter().chain(self.guests.iter().map(|guest| guest.stream.as_fd()))
+        listener
+            .into_iter()
+            .chain(self.guests.iter().map(|guest| guest.stream.as_fd()))
     }
 
     /// When [`Gate::serve`] has something to do even if no socket is readable.
     pub(crate) fn wakes(&self) -> Option<Instant> {
-        self.guests.front().map(|guest| guest.since + HANDSHAKE).into_iter().chain(self.resting).min()
+        self.guests
+            .front()
+            .map(|guest| guest.since + HANDSHAKE)
+            .into_iter()
+            .chain(self.resting)
+            .min()
     }
 
     /// Goes on with every handshake as far as possible; `judge` may still refuse a rank that proved the token.
-    pub(crate) fn serve(&mut self, mut judge: impl FnMut(usize) -> Result<(), String>) -> Vec<Admitted> {
+    pub(crate) fn serve(
+        &mut self,
+        mut judge: impl FnMut(usize) -> Result<(), String>,
+    ) -> Vec<Admitted> {
         let now = Instant::now();
         self.resting = self.resting.filter(|&until| now < until);
         self.accept(now);
@@ -219,11 +258,19 @@ impl Gate {
         for mut guest in std::mem::take(&mut self.guests) {
             let twice = |rank| admitted.iter().any(|other: &Admitted| other.rank == rank);
             let mut judge = |rank| {
-                if twice(rank) { Err(format!("rank {rank} is taken by a live process")) } else { judge(rank) }
+                if twice(rank) {
+                    Err(format!("rank {rank} is taken by a live process"))
+                } else {
+                    judge(rank)
+                }
             };
             match self.advance(&mut guest, &mut judge) {
                 Ok(Verdict::Enters(rank)) => {
-                    admitted.push(Admitted { rank, stream: guest.stream, inbox: guest.inbox });
+                    admitted.push(Admitted {
+                        rank,
+                        stream: guest.stream,
+                        inbox: guest.inbox,
+                    });
                 }
                 Ok(Verdict::Waits) if now < guest.since + HANDSHAKE => self.guests.push_back(guest),
                 Ok(Verdict::Waits | Verdict::Leaves) | Err(_) => {}
@@ -240,15 +287,23 @@ impl Gate {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     if stream.set_nonblocking(true).is_ok() {
-                        self.guests.push_back(Guest { stream, inbox: Inbox::new(MESSAGE), since: now, nonces: None });
+                        self.guests.push_back(Guest {
+                            stream,
+                            inbox: Inbox::new(MESSAGE),
+                            since: now,
+                            nonces: None,
+                        });
                     }
                     if self.guests.len() > GUESTS {
                         self.guests.pop_front();
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
-                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                    ) => {}
                 Err(_) => {
                     self.guests.pop_front();
                     self.resting = Some(now + PAUSE);
@@ -257,7 +312,11 @@ impl Gate {
         }
     }
 
-    fn advance(&self, guest: &mut Guest, judge: &mut impl FnMut(usize) -> Result<(), String>) -> io::Result<Verdict> {
+    fn advance(
+        &self,
+        guest: &mut Guest,
+        judge: &mut impl FnMut(usize) -> Result<(), String>,
+    ) -> io::Result<Verdict> {
         while let Some(message) = Message::receive(&mut guest.stream, &mut guest.inbox)? {
             match (message, guest.nonces) {
                 (Message::Hello(connector), None) => {
@@ -266,11 +325,19 @@ impl Gate {
                     Message::Challenge(acceptor).send(&mut guest.stream)?;
                 }
                 (Message::Answer { rank, size, proof }, Some((connector, acceptor))) => {
-                    let said = Claim { purpose: self.purpose, rank, size }.said(&connector, &acceptor);
+                    let said = Claim {
+                        purpose: self.purpose,
+                        rank,
+                        size,
+                    }
+                    .said(&connector, &acceptor);
                     let verdict = if !self.token.verify(Side::Connector, &said, proof) {
                         Err("the token is not that of this job".to_owned())
                     } else if size != self.size {
-                        Err(format!("rank {rank} was started for {size} ranks, this side for {}", self.size))
+                        Err(format!(
+                            "rank {rank} was started for {size} ranks, this side for {}",
+                            self.size
+                        ))
                     } else if rank >= size {
                         Err(format!("there is no rank {rank} among {size} ranks"))
                     } else {
@@ -279,7 +346,8 @@ impl Gate {
                     return match verdict {
                         Ok(()) => {
                             tune(&guest.stream)?;
-                            Message::Welcome(self.token.prove(Side::Acceptor, &said)).send(&mut guest.stream)?;
+                            Message::Welcome(self.token.prove(Side::Acceptor, &said))
+                                .send(&mut guest.stream)?;
                             Ok(Verdict::Enters(rank))
                         }
                         Err(reason) => {
@@ -299,7 +367,12 @@ impl Gate {
 enum Stage {
     Resting(Instant),
     Connecting(TcpStream),
-    Talking { stream: TcpStream, inbox: Inbox, nonce: Nonce, said: Option<Vec<u8>> },
+    Talking {
+        stream: TcpStream,
+        inbox: Inbox,
+        nonce: Nonce,
+        said: Option<Vec<u8>>,
+    },
 }
 
 /// The other side has decided that this one does not belong there; no use in trying again.
@@ -380,7 +453,10 @@ impl Visitor {
     ///
     /// # Errors
     /// Refused, or `Ok(Err(why))` when `deadline` passed.
-    pub(crate) fn enter(mut self, deadline: Instant) -> Result<Result<(TcpStream, Inbox), String>, Refused> {
+    pub(crate) fn enter(
+        mut self,
+        deadline: Instant,
+    ) -> Result<Result<(TcpStream, Inbox), String>, Refused> {
         loop {
             if let Some(entered) = self.advance()? {
                 return Ok(Ok(entered));
@@ -419,23 +495,46 @@ impl Visitor {
             tune(&stream)?;
             let nonce = nonce()?;
             Message::Hello(nonce).send(&mut stream)?;
-            self.stage = Stage::Talking { stream, inbox: Inbox::new(MESSAGE), nonce, said: None };
+            self.stage = Stage::Talking {
+                stream,
+                inbox: Inbox::new(MESSAGE),
+                nonce,
+                said: None,
+            };
         }
-        let Stage::Talking { stream, inbox, nonce, said } = &mut self.stage else { return Ok(None) };
+        let Stage::Talking {
+            stream,
+            inbox,
+            nonce,
+            said,
+        } = &mut self.stage
+        else {
+            return Ok(None);
+        };
         while let Some(message) = Message::receive(stream, inbox)? {
             match (message, said.as_ref()) {
                 (Message::Challenge(acceptor), None) => {
                     let says = self.claim.said(nonce, &acceptor);
                     let proof = self.token.prove(Side::Connector, &says);
-                    Message::Answer { rank: self.claim.rank, size: self.claim.size, proof }.send(stream)?;
+                    Message::Answer {
+                        rank: self.claim.rank,
+                        size: self.claim.size,
+                        proof,
+                    }
+                    .send(stream)?;
                     *said = Some(says);
                 }
                 (Message::Welcome(proof), Some(says)) => {
                     if !self.token.verify(Side::Acceptor, says, proof) {
-                        return Ok(Some(Err(Refused(format!("{} does not know the token", self.address)))));
+                        return Ok(Some(Err(Refused(format!(
+                            "{} does not know the token",
+                            self.address
+                        )))));
                     }
                     let stage = std::mem::replace(&mut self.stage, Stage::Resting(now));
-                    let Stage::Talking { stream, inbox, .. } = stage else { return Ok(None) };
+                    let Stage::Talking { stream, inbox, .. } = stage else {
+                        return Ok(None);
+                    };
                     return Ok(Some(Ok((stream, inbox))));
                 }
                 (Message::Refusal(reason), Some(_)) => return Ok(Some(Err(Refused(reason)))),
@@ -448,10 +547,16 @@ impl Visitor {
 
 /// A socket on its way to `address`, without waiting for it to arrive.
 fn set_out(address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_nonblocking(true)?;
     match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() != Some(nix::errno::Errno::EINPROGRESS as i32) => Err(error),
+        Err(error) if error.raw_os_error() != Some(nix::errno::Errno::EINPROGRESS as i32) => {
+            Err(error)
+        }
         Ok(()) | Err(_) => Ok(socket.into()),
     }
 }
@@ -462,12 +567,19 @@ mod tests {
     use crate::watchdog::within_a_minute;
     use std::thread;
 
-    const CLAIM: Claim = Claim { purpose: Purpose::Mesh, rank: 1, size: 2 };
+    const CLAIM: Claim = Claim {
+        purpose: Purpose::Mesh,
+        rank: 1,
+        size: 2,
+    };
 
     fn open(token: &str) -> (Gate, SocketAddr) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        (Gate::new(listener, Token::from_text(token), Purpose::Mesh, 2).unwrap(), address)
+        (
+            Gate::new(listener, Token::from_text(token), Purpose::Mesh, 2).unwrap(),
+            address,
+        )
     }
 
     fn soon() -> Instant {
@@ -523,14 +635,25 @@ mod tests {
             let visit = thread::spawn(move || visitor.enter(soon()));
             let (mut stream, _) = listener.accept().unwrap();
             let mut inbox = Inbox::new(MESSAGE);
-            assert!(matches!(Message::receive(&mut stream, &mut inbox), Ok(Some(Message::Hello(_)))));
+            assert!(matches!(
+                Message::receive(&mut stream, &mut inbox),
+                Ok(Some(Message::Hello(_)))
+            ));
             Message::Challenge([1; 32]).send(&mut stream).unwrap();
-            let Ok(Some(Message::Answer { proof, .. })) = Message::receive(&mut stream, &mut inbox) else {
+            let Ok(Some(Message::Answer { proof, .. })) = Message::receive(&mut stream, &mut inbox)
+            else {
                 panic!("no answer");
             };
             // The visitor's own proof sent back must not pass for the acceptor's.
             Message::Welcome(proof).send(&mut stream).unwrap();
-            assert!(visit.join().unwrap().unwrap_err().0.contains("does not know the token"));
+            assert!(
+                visit
+                    .join()
+                    .unwrap()
+                    .unwrap_err()
+                    .0
+                    .contains("does not know the token")
+            );
         });
     }
 
@@ -538,7 +661,10 @@ mod tests {
     fn a_connection_for_another_purpose_is_refused() {
         within_a_minute(|| {
             let (mut gate, address) = open("x");
-            let claim = Claim { purpose: Purpose::Rendezvous, ..CLAIM };
+            let claim = Claim {
+                purpose: Purpose::Rendezvous,
+                ..CLAIM
+            };
             let visitor = Visitor::new(address, &Token::from_text("x"), claim);
             let visit = thread::spawn(move || visitor.enter(soon()));
             while !visit.is_finished() {
@@ -556,7 +682,10 @@ mod tests {
             let address = listener.local_addr().unwrap();
             drop(listener);
             let visitor = Visitor::new(address, &Token::from_text("x"), CLAIM);
-            let why = visitor.enter(Instant::now() + Duration::from_millis(100)).unwrap().unwrap_err();
+            let why = visitor
+                .enter(Instant::now() + Duration::from_millis(100))
+                .unwrap()
+                .unwrap_err();
             assert!(why.contains("refused"), "{why}");
         });
     }
@@ -571,7 +700,9 @@ mod tests {
                 gate.serve(|_| Ok(()));
             }
             assert_eq!(gate.guests.len(), GUESTS);
-            strangers[0].set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            strangers[0]
+                .set_read_timeout(Some(Duration::from_secs(5)))
+                .unwrap();
             assert_eq!(io::Read::read(&mut strangers[0], &mut [0]).unwrap(), 0);
         });
     }

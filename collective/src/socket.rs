@@ -12,8 +12,10 @@ use socket2::{SockRef, TcpKeepalive};
 /// # Errors
 /// The system refuses an option, or the socket is dead already.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
-    let keepalive =
-        TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5)).with_retries(3);
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
     stream.set_nodelay(true)?;
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }

@@ -38,7 +38,10 @@ impl Token {
     pub(crate) fn from_text(text: &str) -> Self {
         match blake3::Hash::from_hex(text) {
             Ok(hash) => Self(*hash.as_bytes()),
-            Err(_) => Self(blake3::derive_key("rankpact 1 token from text", text.as_bytes())),
+            Err(_) => Self(blake3::derive_key(
+                "rankpact 1 token from text",
+                text.as_bytes(),
+            )),
         }
     }
 
@@ -67,7 +70,10 @@ impl Token {
             Side::Connector => b"prove connector ",
             Side::Acceptor => b"prove acceptor ",
         };
-        blake3::Hasher::new_keyed(&self.0).update(tag).update(said).finalize()
+        blake3::Hasher::new_keyed(&self.0)
+            .update(tag)
+            .update(said)
+            .finalize()
     }
 }
 

@@ -94,7 +94,18 @@ impl<'a> Frame<'a> {
         if kind == Kind::Poison && payload.len() > POISON {
             return None;
         }
-        Some((kind, Self { round, operation, root, width, sent_ns, label, payload }))
+        Some((
+            kind,
+            Self {
+                round,
+                operation,
+                root,
+                width,
+                sent_ns,
+                label,
+                payload,
+            },
+        ))
     }
 }
 
@@ -105,8 +116,15 @@ mod tests {
     #[test]
     fn a_frame_survives_the_wire() {
         for label in ["", "counts", &"l".repeat(LABEL)] {
-            let frame =
-                Frame { round: u64::MAX - 1, operation: 3, root: 7, width: 9, sent_ns: 11, label, payload: b"payload" };
+            let frame = Frame {
+                round: u64::MAX - 1,
+                operation: 3,
+                root: 7,
+                width: 9,
+                sent_ns: 11,
+                label,
+                payload: b"payload",
+            };
             for kind in [Kind::Data, Kind::Poison, Kind::Bye] {
                 let mut body = frame.header(kind)[HEAD..].to_vec();
                 body.extend_from_slice(frame.payload);
@@ -117,7 +135,12 @@ mod tests {
 
     #[test]
     fn a_broken_header_gives_no_frame() {
-        let good = Frame { label: "x", ..Frame::default() }.header(Kind::Data)[HEAD..].to_vec();
+        let good = Frame {
+            label: "x",
+            ..Frame::default()
+        }
+        .header(Kind::Data)[HEAD..]
+            .to_vec();
         let broken = |at: usize, byte: u8| {
             let mut body = good.clone();
             body[at] = byte;

@@ -41,12 +41,19 @@ impl Mesh {
     ) -> Result<Self, MeshError> {
         let size = addresses.len();
         if me >= size {
-            return Err(MeshError::Usage(format!("there is no member {me} among {size}")));
+            return Err(MeshError::Usage(format!(
+                "there is no member {me} among {size}"
+            )));
         }
         let mut peers: Vec<Option<Peer>> = (0..size).map(|_| None).collect();
-        let claim = Claim { purpose: Purpose::Mesh, rank: me, size };
-        let mut visitors: Vec<(usize, Visitor)> =
-            (0..me).map(|at| (at, Visitor::new(addresses[at], token, claim))).collect();
+        let claim = Claim {
+            purpose: Purpose::Mesh,
+            rank: me,
+            size,
+        };
+        let mut visitors: Vec<(usize, Visitor)> = (0..me)
+            .map(|at| (at, Visitor::new(addresses[at], token, claim)))
+            .collect();
         let mut gate = Gate::new(listener, token.clone(), Purpose::Mesh, size)?;
         loop {
             for admitted in gate.serve(|rank| judge(rank, me, &peers)) {
@@ -60,29 +67,52 @@ impl Mesh {
                     false
                 }
                 Err(refusal) => {
-                    refused = Some(MeshError::Refused { peer: *at, reason: refusal.0 });
+                    refused = Some(MeshError::Refused {
+                        peer: *at,
+                        reason: refusal.0,
+                    });
                     false
                 }
             });
             if let Some(refused) = refused {
                 return Err(refused);
             }
-            let missing: Vec<usize> = (0..size).filter(|&at| at != me && peers[at].is_none()).collect();
+            let missing: Vec<usize> = (0..size)
+                .filter(|&at| at != me && peers[at].is_none())
+                .collect();
             if missing.is_empty() {
-                return Ok(Self { me, peers, spin: SPIN, state: State::Open });
+                return Ok(Self {
+                    me,
+                    peers,
+                    spin: SPIN,
+                    state: State::Open,
+                });
             }
             let now = Instant::now();
             if now >= deadline {
                 let sought = visitors.first().map(|(_, visitor)| visitor.trouble());
-                let trouble = sought.unwrap_or_else(|| format!("they were to connect to {}", addresses[me]));
-                return Err(MeshError::Unreached { peers: missing, trouble });
+                let trouble =
+                    sought.unwrap_or_else(|| format!("they were to connect to {}", addresses[me]));
+                return Err(MeshError::Unreached {
+                    peers: missing,
+                    trouble,
+                });
             }
-            let wakes = visitors.iter().map(|(_, visitor)| visitor.wakes()).chain(gate.wakes()).min();
-            let mut sockets: Vec<PollFd<'_>> =
-                gate.sockets().map(|socket| PollFd::new(socket, PollFlags::POLLIN)).collect();
+            let wakes = visitors
+                .iter()
+                .map(|(_, visitor)| visitor.wakes())
+                .chain(gate.wakes())
+                .min();
+            let mut sockets: Vec<PollFd<'_>> = gate
+                .sockets()
+                .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
+                .collect();
             sockets.extend(visitors.iter().filter_map(|(_, visitor)| visitor.socket()));
             // An interrupted poll is an early wake-up, nothing more.
-            let _ = poll(&mut sockets, patience(now, wakes.unwrap_or(deadline).min(deadline), SLICE));
+            let _ = poll(
+                &mut sockets,
+                patience(now, wakes.unwrap_or(deadline).min(deadline), SLICE),
+            );
         }
     }
 
@@ -91,21 +121,33 @@ impl Mesh {
     /// # Errors
     /// The system refuses a socket or a thread.
     pub(crate) fn pairs(size: usize) -> io::Result<Vec<Self>> {
-        let listeners = (0..size).map(|_| Self::listen(Ipv4Addr::LOCALHOST.into())).collect::<io::Result<Vec<_>>>()?;
-        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+        let listeners = (0..size)
+            .map(|_| Self::listen(Ipv4Addr::LOCALHOST.into()))
+            .collect::<io::Result<Vec<_>>>()?;
+        let addresses = listeners
+            .iter()
+            .map(TcpListener::local_addr)
+            .collect::<io::Result<Vec<_>>>()?;
         let token = Token::random()?;
         let deadline = Instant::now() + PAIRING;
         thread::scope(|scope| {
             let connect = |(me, listener)| {
                 let (addresses, token) = (&addresses, &token);
-                thread::Builder::new()
-                    .spawn_scoped(scope, move || Self::connect(listener, addresses, me, token, deadline))
+                thread::Builder::new().spawn_scoped(scope, move || {
+                    Self::connect(listener, addresses, me, token, deadline)
+                })
             };
-            let threads = listeners.into_iter().enumerate().map(connect).collect::<io::Result<Vec<_>>>()?;
+            let threads = listeners
+                .into_iter()
+                .enumerate()
+                .map(connect)
+                .collect::<io::Result<Vec<_>>>()?;
             threads
                 .into_iter()
                 .map(|thread| {
-                    let joined = thread.join().map_err(|_| io::Error::other("a thread of the mesh panicked"))?;
+                    let joined = thread
+                        .join()
+                        .map_err(|_| io::Error::other("a thread of the mesh panicked"))?;
                     joined.map_err(io::Error::other)
                 })
                 .collect()
@@ -115,7 +157,9 @@ impl Mesh {
 
 fn judge(rank: usize, me: usize, peers: &[Option<Peer>]) -> Result<(), String> {
     if rank <= me {
-        Err(format!("member {rank} is to accept member {me}, not to connect to it"))
+        Err(format!(
+            "member {rank} is to accept member {me}, not to connect to it"
+        ))
     } else if peers[rank].is_some() {
         Err(format!("member {rank} is taken by a live process"))
     } else {

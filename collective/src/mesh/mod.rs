@@ -100,13 +100,17 @@ impl fmt::Display for MeshError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { peers } => write!(f, "missing at the deadline: members {peers:?}"),
-            Self::Unreached { peers, trouble } => write!(f, "not connected: members {peers:?} ({trouble})"),
+            Self::Unreached { peers, trouble } => {
+                write!(f, "not connected: members {peers:?} ({trouble})")
+            }
             Self::Died { peer } => write!(f, "member {peer} died"),
             Self::Left { peer } => write!(f, "member {peer} has left"),
             Self::Poisoned { peer, .. } => write!(f, "member {peer} has given the group up"),
             Self::Garbage { peer, what } => write!(f, "member {peer} sent garbage: {what}"),
             Self::Refused { peer, reason } => write!(f, "member {peer} refuses this one: {reason}"),
-            Self::Closed => f.write_str("the connections of the group failed earlier or are closed"),
+            Self::Closed => {
+                f.write_str("the connections of the group failed earlier or are closed")
+            }
             Self::Usage(what) | Self::Io(what) => f.write_str(what),
         }
     }
@@ -234,7 +238,9 @@ impl Peer {
         let written = match &self.header[self.sent.min(HEADER)..] {
             [] => self.stream.write(&payload[self.sent - HEADER..]),
             rest if payload.is_empty() => self.stream.write(rest),
-            rest => self.stream.write_vectored(&[IoSlice::new(rest), IoSlice::new(payload)]),
+            rest => self
+                .stream
+                .write_vectored(&[IoSlice::new(rest), IoSlice::new(payload)]),
         };
         self.note_written(&written)
     }
@@ -242,7 +248,11 @@ impl Peer {
     /// Writes on what it is owed and `last`, once; whether it moved anything.
     fn send_last(&mut self, last: &[u8]) -> bool {
         let owed = self.owed.as_deref().unwrap_or_default();
-        let rest = if self.sent < owed.len() { &owed[self.sent..] } else { &last[self.sent - owed.len()..] };
+        let rest = if self.sent < owed.len() {
+            &owed[self.sent..]
+        } else {
+            &last[self.sent - owed.len()..]
+        };
         let written = self.stream.write(rest);
         self.note_written(&written)
     }
@@ -253,14 +263,23 @@ impl Peer {
                 self.sent += count;
                 return true;
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
             Ok(_) | Err(_) => self.deaf = true,
         }
         false
     }
 
     /// Reads a few times, at most until the frame of `round` is delivered; whether anything moved.
-    fn receive<W: Watch>(&mut self, peer: usize, round: u64, watch: &mut W) -> Result<bool, ExchangeError<W::Stop>> {
+    fn receive<W: Watch>(
+        &mut self,
+        peer: usize,
+        round: u64,
+        watch: &mut W,
+    ) -> Result<bool, ExchangeError<W::Stop>> {
         let mut moved = false;
         for _ in 0..=READS {
             match self.look(peer, round, watch)? {
@@ -300,20 +319,33 @@ impl Peer {
         }
     }
 
-    fn look<W: Watch>(&mut self, peer: usize, round: u64, watch: &mut W) -> Result<Found, ExchangeError<W::Stop>> {
+    fn look<W: Watch>(
+        &mut self,
+        peer: usize,
+        round: u64,
+        watch: &mut W,
+    ) -> Result<Found, ExchangeError<W::Stop>> {
         let garbage = |what| MeshError::Garbage { peer, what };
         let body = self.inbox.peek().map_err(|Garbage(what)| garbage(what))?;
-        let Some(body) = body else { return Ok(Found::Nothing) };
+        let Some(body) = body else {
+            return Ok(Found::Nothing);
+        };
         match Frame::decode(body) {
             None => Err(garbage("no frame of a group").into()),
-            Some((Kind::Poison, frame)) => Err(MeshError::Poisoned { peer, payload: frame.payload.to_vec() }.into()),
+            Some((Kind::Poison, frame)) => Err(MeshError::Poisoned {
+                peer,
+                payload: frame.payload.to_vec(),
+            }
+            .into()),
             Some((Kind::Bye, _)) => {
                 self.inbox.pop();
                 self.end = Some(End::Left);
                 Ok(Found::Nothing)
             }
             Some((Kind::Data, frame)) if self.delivered || frame.round > round => Ok(Found::Later),
-            Some((Kind::Data, frame)) if frame.round < round => Err(garbage("a frame of a past round").into()),
+            Some((Kind::Data, frame)) if frame.round < round => {
+                Err(garbage("a frame of a past round").into())
+            }
             Some((Kind::Data, frame)) => {
                 watch.frame(peer, &frame).map_err(ExchangeError::Stopped)?;
                 self.inbox.pop();
@@ -383,7 +415,9 @@ impl Mesh {
     ) -> Result<(), ExchangeError<W::Stop>> {
         if parts.len() != self.size() {
             let (parts, size) = (parts.len(), self.size());
-            return Err(MeshError::Usage(format!("{parts} parts for a group of {size} members")).into());
+            return Err(
+                MeshError::Usage(format!("{parts} parts for a group of {size} members")).into(),
+            );
         }
         self.round(frame, Payload::Each(parts), watch, deadline)
     }
@@ -398,17 +432,27 @@ impl Mesh {
         if self.state != State::Open {
             return Err(MeshError::Closed.into());
         }
-        let most = (0..self.size()).map(|at| payload.of(at).len()).max().unwrap_or(0);
+        let most = (0..self.size())
+            .map(|at| payload.of(at).len())
+            .max()
+            .unwrap_or(0);
         if most > PAYLOAD || frame.label.len() > LABEL {
             let label = frame.label.len();
-            return Err(MeshError::Usage(format!("{most} bytes or a label of {label} do not fit a frame")).into());
+            return Err(MeshError::Usage(format!(
+                "{most} bytes or a label of {label} do not fit a frame"
+            ))
+            .into());
         }
         let mut shared = None;
         for (at, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             let header = match payload {
                 Payload::Same(_) => *shared.get_or_insert_with(|| frame.header(Kind::Data)),
-                Payload::Each(parts) => Frame { payload: parts[at], ..*frame }.header(Kind::Data),
+                Payload::Each(parts) => Frame {
+                    payload: parts[at],
+                    ..*frame
+                }
+                .header(Kind::Data),
             };
             peer.begin(header, payload.of(at));
         }
@@ -424,8 +468,12 @@ impl Mesh {
     fn owe(&mut self, payload: Payload<'_>) {
         let mut shared: Option<Arc<[u8]>> = None;
         for (at, peer) in self.peers.iter_mut().enumerate() {
-            let Some(peer) = peer.as_mut().filter(|peer| peer.sent > 0 && peer.wants()) else { continue };
-            let frame = shared.take().unwrap_or_else(|| [&peer.header[..], payload.of(at)].concat().into());
+            let Some(peer) = peer.as_mut().filter(|peer| peer.sent > 0 && peer.wants()) else {
+                continue;
+            };
+            let frame = shared
+                .take()
+                .unwrap_or_else(|| [&peer.header[..], payload.of(at)].concat().into());
             if let Payload::Same(_) = payload {
                 shared = Some(Arc::clone(&frame));
             }
@@ -449,7 +497,11 @@ impl Mesh {
             }
             let now = Instant::now();
             if now >= deadline {
-                let peers = self.numbered().filter(|(_, peer)| !peer.complete()).map(|(at, _)| at).collect();
+                let peers = self
+                    .numbered()
+                    .filter(|(_, peer)| !peer.complete())
+                    .map(|(at, _)| at)
+                    .collect();
                 return Err(MeshError::Missing { peers }.into());
             }
             if moved {
@@ -491,8 +543,12 @@ impl Mesh {
                 Err(stopped) => return Err(stopped),
             }
             match peer.end {
-                Some(End::Died) if !peer.delivered => note(&mut failure, MeshError::Died { peer: at }),
-                Some(End::Left) if !peer.delivered => note(&mut failure, MeshError::Left { peer: at }),
+                Some(End::Died) if !peer.delivered => {
+                    note(&mut failure, MeshError::Died { peer: at })
+                }
+                Some(End::Left) if !peer.delivered => {
+                    note(&mut failure, MeshError::Left { peer: at })
+                }
                 _ => {}
             }
         }
@@ -516,7 +572,10 @@ impl Mesh {
     }
 
     fn numbered(&self) -> impl Iterator<Item = (usize, &Peer)> {
-        self.peers.iter().enumerate().filter_map(|(at, peer)| Some((at, peer.as_ref()?)))
+        self.peers
+            .iter()
+            .enumerate()
+            .filter_map(|(at, peer)| Some((at, peer.as_ref()?)))
     }
 
     /// Tells every peer, as far as it listens, that this member gives the group up. Only the first
@@ -560,7 +619,15 @@ impl Mesh {
     /// Sends a last frame to all who listen, behind what they have still to get, for at most `patient`.
     fn tell(&mut self, kind: Kind, payload: &[u8], patient: Duration) {
         let until = Instant::now() + patient;
-        let last = [&Frame { payload, ..Frame::default() }.header(kind)[..], payload].concat();
+        let last = [
+            &Frame {
+                payload,
+                ..Frame::default()
+            }
+            .header(kind)[..],
+            payload,
+        ]
+        .concat();
         for peer in self.peers.iter_mut().flatten() {
             let owed = peer.owed.as_ref().map_or(0, |owed| owed.len());
             peer.sent = peer.sent.min(owed);

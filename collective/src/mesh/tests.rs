@@ -30,7 +30,12 @@ impl Watch for Keep {
     type Stop = Infallible;
 
     fn frame(&mut self, peer: usize, frame: &Frame<'_>) -> Result<(), Infallible> {
-        self.0.push((peer, frame.round, frame.label.to_owned(), frame.payload.to_vec()));
+        self.0.push((
+            peer,
+            frame.round,
+            frame.label.to_owned(),
+            frame.payload.to_vec(),
+        ));
         Ok(())
     }
 
@@ -40,7 +45,12 @@ impl Watch for Keep {
 }
 
 fn round(round: u64, payload: &[u8]) -> Frame<'_> {
-    Frame { round, label: "test", payload, ..Frame::default() }
+    Frame {
+        round,
+        label: "test",
+        payload,
+        ..Frame::default()
+    }
 }
 
 /// One exchange of which only the outcome matters.
@@ -53,7 +63,9 @@ fn exchange(mesh: &mut Mesh, number: u64, deadline: Instant) -> Result<(), MeshE
 
 /// Bytes that any place, round and position can be told from.
 fn bytes(me: usize, round: u64, size: usize) -> Vec<u8> {
-    let mut word = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(u64::try_from(me).unwrap() + 1).wrapping_add(round);
+    let mut word = 0x9e37_79b9_7f4a_7c15u64
+        .wrapping_mul(u64::try_from(me).unwrap() + 1)
+        .wrapping_add(round);
     (0..size)
         .map(|_| {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -81,7 +93,11 @@ fn in_threads(meshes: Vec<Mesh>, work: impl Fn(Mesh) + Send + Sync + Copy) {
 fn beside_a_socket() -> (Mesh, TcpStream) {
     let listener = Mesh::listen(LOOPBACK).unwrap();
     let addresses = [listener.local_addr().unwrap(); 2];
-    let claim = Claim { purpose: Purpose::Mesh, rank: 1, size: 2 };
+    let claim = Claim {
+        purpose: Purpose::Mesh,
+        rank: 1,
+        size: 2,
+    };
     let visitor = Visitor::new(addresses[0], &token(), claim);
     let visit = thread::spawn(move || visitor.enter(soon()));
     let mesh = Mesh::connect(listener, &addresses, 0, &token(), soon()).unwrap();
@@ -103,12 +119,21 @@ fn every_byte_arrives_for_every_number_of_members_and_every_size() {
                 for number in 1..=12 {
                     let mut keep = Keep::default();
                     let payload = bytes(me, number, size(me, number));
-                    mesh.exchange(&round(number, &payload), &mut keep, soon()).unwrap();
+                    mesh.exchange(&round(number, &payload), &mut keep, soon())
+                        .unwrap();
                     keep.0.sort_unstable();
-                    assert!(keep.0.iter().map(|seen| seen.0).eq((0..members).filter(|&peer| peer != me)));
+                    assert!(
+                        keep.0
+                            .iter()
+                            .map(|seen| seen.0)
+                            .eq((0..members).filter(|&peer| peer != me))
+                    );
                     for (peer, seen, label, payload) in keep.0 {
                         assert_eq!((seen, label.as_str()), (number, "test"));
-                        assert!(payload == bytes(peer, number, size(peer, number)), "{peer} to {me} in {number}");
+                        assert!(
+                            payload == bytes(peer, number, size(peer, number)),
+                            "{peer} to {me} in {number}"
+                        );
                     }
                 }
             });
@@ -124,9 +149,13 @@ fn large_frames_do_not_block_each_other_even_without_spinning() {
             let payload = vec![u8::try_from(mesh.me()).unwrap(); 24 << 20];
             for number in 1..=2 {
                 let mut keep = Keep::default();
-                mesh.exchange(&round(number, &payload), &mut keep, soon()).unwrap();
+                mesh.exchange(&round(number, &payload), &mut keep, soon())
+                    .unwrap();
                 for (peer, _, _, seen) in keep.0 {
-                    assert!(seen.len() == payload.len() && seen.iter().all(|&byte| usize::from(byte) == peer));
+                    assert!(
+                        seen.len() == payload.len()
+                            && seen.iter().all(|&byte| usize::from(byte) == peer)
+                    );
                 }
             }
         });
@@ -138,13 +167,20 @@ fn a_scatter_gives_every_member_its_own_part() {
     within_a_minute(|| {
         in_threads(Mesh::pairs(4).unwrap(), |mut mesh| {
             let me = mesh.me();
-            let part = |from: usize, to: usize| bytes(from, u64::try_from(to).unwrap(), (from * 4 + to) * 50_000);
+            let part = |from: usize, to: usize| {
+                bytes(from, u64::try_from(to).unwrap(), (from * 4 + to) * 50_000)
+            };
             let parts: Vec<Vec<u8>> = (0..4).map(|to| part(me, to)).collect();
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let mut keep = Keep::default();
-            mesh.scatter(&round(1, b"not sent"), &parts, &mut keep, soon()).unwrap();
+            mesh.scatter(&round(1, b"not sent"), &parts, &mut keep, soon())
+                .unwrap();
             assert_eq!(keep.0.len(), 3);
-            assert!(keep.0.iter().all(|(from, _, _, seen)| *seen == part(*from, me)));
+            assert!(
+                keep.0
+                    .iter()
+                    .all(|(from, _, _, seen)| *seen == part(*from, me))
+            );
             exchange(&mut mesh, 2, soon()).unwrap();
             let few = mesh.scatter(&round(3, b""), &parts[1..], &mut keep, soon());
             assert!(matches!(few, Err(ExchangeError::Mesh(MeshError::Usage(_)))));
@@ -157,15 +193,31 @@ fn frames_of_later_rounds_wait_for_their_exchange() {
     within_a_minute(|| {
         let (mut mesh, mut peer) = beside_a_socket();
         for number in 1..=3 {
-            peer.write_all(&wire(Kind::Data, &round(number, &[u8::try_from(number).unwrap(); 8]))).unwrap();
+            peer.write_all(&wire(
+                Kind::Data,
+                &round(number, &[u8::try_from(number).unwrap(); 8]),
+            ))
+            .unwrap();
         }
         peer.write_all(&wire(Kind::Bye, &Frame::default())).unwrap();
         for number in 1..=3 {
             let mut keep = Keep::default();
-            mesh.exchange(&round(number, b""), &mut keep, soon()).unwrap();
-            assert_eq!(keep.0, [(1, number, "test".to_owned(), vec![u8::try_from(number).unwrap(); 8])]);
+            mesh.exchange(&round(number, b""), &mut keep, soon())
+                .unwrap();
+            assert_eq!(
+                keep.0,
+                [(
+                    1,
+                    number,
+                    "test".to_owned(),
+                    vec![u8::try_from(number).unwrap(); 8]
+                )]
+            );
         }
-        assert_eq!(exchange(&mut mesh, 4, soon()), Err(MeshError::Left { peer: 1 }));
+        assert_eq!(
+            exchange(&mut mesh, 4, soon()),
+            Err(MeshError::Left { peer: 1 })
+        );
     });
 }
 
@@ -174,7 +226,10 @@ fn a_frame_of_a_later_round_does_not_stand_for_this_one() {
     within_a_minute(|| {
         let (mut mesh, mut peer) = beside_a_socket();
         peer.write_all(&wire(Kind::Data, &round(2, b""))).unwrap();
-        assert_eq!(exchange(&mut mesh, 1, shortly()), Err(MeshError::Missing { peers: vec![1] }));
+        assert_eq!(
+            exchange(&mut mesh, 1, shortly()),
+            Err(MeshError::Missing { peers: vec![1] })
+        );
     });
 }
 
@@ -183,7 +238,10 @@ fn a_frame_of_a_past_round_is_garbage() {
     within_a_minute(|| {
         let (mut mesh, mut peer) = beside_a_socket();
         peer.write_all(&wire(Kind::Data, &round(6, b""))).unwrap();
-        let garbage = MeshError::Garbage { peer: 1, what: "a frame of a past round" };
+        let garbage = MeshError::Garbage {
+            peer: 1,
+            what: "a frame of a past round",
+        };
         assert_eq!(exchange(&mut mesh, 7, soon()), Err(garbage));
     });
 }
@@ -195,7 +253,10 @@ fn a_peer_killed_in_the_middle_of_a_frame_has_died() {
         let bytes = wire(Kind::Data, &round(1, &[5; 1000]));
         peer.write_all(&bytes[..600]).unwrap();
         drop(peer);
-        assert_eq!(exchange(&mut mesh, 1, soon()), Err(MeshError::Died { peer: 1 }));
+        assert_eq!(
+            exchange(&mut mesh, 1, soon()),
+            Err(MeshError::Died { peer: 1 })
+        );
         assert_eq!(exchange(&mut mesh, 2, soon()), Err(MeshError::Closed));
     });
 }
@@ -204,15 +265,25 @@ fn a_peer_killed_in_the_middle_of_a_frame_has_died() {
 fn a_peer_that_dies_after_its_frame_does_not_fail_the_round() {
     within_a_minute(|| {
         let (mut mesh, mut peer) = beside_a_socket();
-        peer.write_all(&wire(Kind::Data, &round(1, b"last"))).unwrap();
+        peer.write_all(&wire(Kind::Data, &round(1, b"last")))
+            .unwrap();
         // Unread bytes at its end make the close a reset: the hard case.
-        mesh.peers[1].as_mut().unwrap().stream.write_all(b"never read").unwrap();
+        mesh.peers[1]
+            .as_mut()
+            .unwrap()
+            .stream
+            .write_all(b"never read")
+            .unwrap();
         drop(peer);
         thread::sleep(Duration::from_millis(50));
         let mut keep = Keep::default();
-        mesh.exchange(&round(1, &[0; 100_000]), &mut keep, soon()).unwrap();
+        mesh.exchange(&round(1, &[0; 100_000]), &mut keep, soon())
+            .unwrap();
         assert_eq!(keep.0[0].3, b"last");
-        assert_eq!(exchange(&mut mesh, 2, soon()), Err(MeshError::Died { peer: 1 }));
+        assert_eq!(
+            exchange(&mut mesh, 2, soon()),
+            Err(MeshError::Died { peer: 1 })
+        );
     });
 }
 
@@ -241,7 +312,10 @@ fn a_member_that_left_is_told_from_one_that_died() {
             drop(other);
         });
         exchange(&mut meshes[0], 1, soon()).unwrap();
-        assert_eq!(exchange(&mut meshes[0], 2, soon()), Err(MeshError::Left { peer: 1 }));
+        assert_eq!(
+            exchange(&mut meshes[0], 2, soon()),
+            Err(MeshError::Left { peer: 1 })
+        );
         drop(meshes);
         leaving.join().unwrap();
     });
@@ -257,7 +331,10 @@ fn a_panic_in_one_member_is_a_death_for_the_others() {
             std::panic::resume_unwind(Box::new("a test panics"));
         });
         assert!(panicked.join().is_err());
-        assert_eq!(exchange(&mut meshes[0], 1, soon()), Err(MeshError::Died { peer: 1 }));
+        assert_eq!(
+            exchange(&mut meshes[0], 1, soon()),
+            Err(MeshError::Died { peer: 1 })
+        );
     });
 }
 
@@ -281,7 +358,10 @@ fn a_peer_that_sends_but_never_reads_is_missing() {
         peer.write_all(&wire(Kind::Data, &round(1, b""))).unwrap();
         let large = vec![0; 64 << 20];
         let outcome = mesh.exchange(&round(1, &large), &mut Keep::default(), shortly());
-        assert_eq!(outcome, Err(ExchangeError::Mesh(MeshError::Missing { peers: vec![1] })));
+        assert_eq!(
+            outcome,
+            Err(ExchangeError::Mesh(MeshError::Missing { peers: vec![1] }))
+        );
     });
 }
 
@@ -294,7 +374,13 @@ fn garbage_and_a_broken_checksum_are_named() {
             let mut broken = good.clone();
             broken[at] ^= 4;
             peer.write_all(&broken).unwrap();
-            assert!(matches!(exchange(&mut mesh, 1, soon()), Err(MeshError::Garbage { peer: 1, .. })), "byte {at}");
+            assert!(
+                matches!(
+                    exchange(&mut mesh, 1, soon()),
+                    Err(MeshError::Garbage { peer: 1, .. })
+                ),
+                "byte {at}"
+            );
         }
     });
 }
@@ -307,7 +393,10 @@ fn a_poison_reaches_all_with_its_payload() {
                 mesh.poison(b"why");
                 assert_eq!(exchange(&mut mesh, 1, soon()), Err(MeshError::Closed));
             } else {
-                let poisoned = MeshError::Poisoned { peer: 1, payload: b"why".to_vec() };
+                let poisoned = MeshError::Poisoned {
+                    peer: 1,
+                    payload: b"why".to_vec(),
+                };
                 assert_eq!(exchange(&mut mesh, 1, soon()), Err(poisoned));
             }
         });
@@ -321,10 +410,16 @@ fn a_poison_is_seen_even_from_a_peer_whose_frame_has_arrived() {
         let _silent = meshes.pop().unwrap();
         let mut other = meshes.pop().unwrap();
         let giving_up = thread::spawn(move || {
-            assert_eq!(exchange(&mut other, 1, shortly()), Err(MeshError::Missing { peers: vec![2] }));
+            assert_eq!(
+                exchange(&mut other, 1, shortly()),
+                Err(MeshError::Missing { peers: vec![2] })
+            );
             other.poison(b"late");
         });
-        let poisoned = MeshError::Poisoned { peer: 1, payload: b"late".to_vec() };
+        let poisoned = MeshError::Poisoned {
+            peer: 1,
+            payload: b"late".to_vec(),
+        };
         assert_eq!(exchange(&mut meshes[0], 1, soon()), Err(poisoned));
         drop(meshes);
         giving_up.join().unwrap();
@@ -363,7 +458,10 @@ fn a_poison_follows_the_rest_of_a_frame_that_was_half_sent() {
         let outcome = meshes[0].exchange(&round(1, &large), &mut Refuse, soon());
         assert_eq!(outcome, Err(ExchangeError::Stopped("mismatch")));
         meshes[0].poison(b"mismatch");
-        let poisoned = MeshError::Poisoned { peer: 0, payload: b"mismatch".to_vec() };
+        let poisoned = MeshError::Poisoned {
+            peer: 0,
+            payload: b"mismatch".to_vec(),
+        };
         assert_eq!(reading.join().unwrap(), Err(poisoned));
     });
 }
@@ -403,8 +501,18 @@ fn a_frame_too_large_or_with_too_long_a_label_is_refused_by_the_caller() {
     within_a_minute(|| {
         let (mut mesh, _peer) = beside_a_socket();
         let label = "l".repeat(LABEL + 1);
-        let outcome = mesh.exchange(&Frame { label: &label, ..Frame::default() }, &mut Keep::default(), soon());
-        assert!(matches!(outcome, Err(ExchangeError::Mesh(MeshError::Usage(_)))));
+        let outcome = mesh.exchange(
+            &Frame {
+                label: &label,
+                ..Frame::default()
+            },
+            &mut Keep::default(),
+            soon(),
+        );
+        assert!(matches!(
+            outcome,
+            Err(ExchangeError::Mesh(MeshError::Usage(_)))
+        ));
     });
 }
 
@@ -424,14 +532,23 @@ fn connected_and_accepted_sockets_have_no_delay_and_keepalive() {
 fn members_that_do_not_come_are_named_to_all_who_did() {
     within_a_minute(|| {
         let listeners: Vec<_> = (0..5).map(|_| Mesh::listen(LOOPBACK).unwrap()).collect();
-        let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+        let addresses: Vec<SocketAddr> = listeners
+            .iter()
+            .map(|listener| listener.local_addr().unwrap())
+            .collect();
         let deadline = Instant::now() + Duration::from_millis(500);
         thread::scope(|scope| {
-            for (me, listener) in listeners.into_iter().enumerate().filter(|(me, _)| me % 2 == 0) {
+            for (me, listener) in listeners
+                .into_iter()
+                .enumerate()
+                .filter(|(me, _)| me % 2 == 0)
+            {
                 let addresses = &addresses;
                 scope.spawn(move || {
                     let outcome = Mesh::connect(listener, addresses, me, &token(), deadline);
-                    let Err(MeshError::Unreached { peers, trouble }) = outcome.map(drop) else { panic!("member {me}") };
+                    let Err(MeshError::Unreached { peers, trouble }) = outcome.map(drop) else {
+                        panic!("member {me}")
+                    };
                     assert_eq!(peers, [1, 3], "member {me}: {trouble}");
                 });
             }
@@ -443,9 +560,17 @@ fn members_that_do_not_come_are_named_to_all_who_did() {
 fn strangers_do_not_delay_a_mesh_and_a_wrong_token_is_refused() {
     within_a_minute(|| {
         let listeners: Vec<_> = (0..2).map(|_| Mesh::listen(LOOPBACK).unwrap()).collect();
-        let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        let mut strangers: Vec<_> = (0..60).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
-        strangers.iter_mut().step_by(2).for_each(|stranger| stranger.write_all(b"half a hello").unwrap());
+        let addresses: Vec<SocketAddr> = listeners
+            .iter()
+            .map(|listener| listener.local_addr().unwrap())
+            .collect();
+        let mut strangers: Vec<_> = (0..60)
+            .map(|_| TcpStream::connect(addresses[0]).unwrap())
+            .collect();
+        strangers
+            .iter_mut()
+            .step_by(2)
+            .for_each(|stranger| stranger.write_all(b"half a hello").unwrap());
         let mut listeners = listeners.into_iter();
         let (first, second) = (listeners.next().unwrap(), listeners.next().unwrap());
         thread::scope(|scope| {
@@ -454,7 +579,10 @@ fn strangers_do_not_delay_a_mesh_and_a_wrong_token_is_refused() {
             let wrong = Token::from_text("another group");
             let spare = Mesh::listen(LOOPBACK).unwrap();
             let refused = Mesh::connect(spare, addresses, 1, &wrong, soon()).map(drop);
-            assert!(matches!(refused, Err(MeshError::Refused { peer: 0, .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(MeshError::Refused { peer: 0, .. })),
+                "{refused:?}"
+            );
             let one = scope.spawn(move || Mesh::connect(second, addresses, 1, &token(), soon()));
             let meshes = vec![zero.join().unwrap().unwrap(), one.join().unwrap().unwrap()];
             in_threads(meshes, |mut mesh| exchange(&mut mesh, 1, soon()).unwrap());

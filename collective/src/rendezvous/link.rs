@@ -73,22 +73,44 @@ impl Link {
         size: usize,
         deadline: Instant,
     ) -> Result<Self, LinkError> {
-        let visitor = Visitor::new(address, token, Claim { purpose: Purpose::Rendezvous, rank, size });
-        let entered = visitor.enter(deadline).map_err(|refused| LinkError::Refused { reason: refused.0 })?;
-        let (stream, inbox) = entered.map_err(|trouble| LinkError::Unreachable { address, trouble })?;
+        let visitor = Visitor::new(
+            address,
+            token,
+            Claim {
+                purpose: Purpose::Rendezvous,
+                rank,
+                size,
+            },
+        );
+        let entered = visitor
+            .enter(deadline)
+            .map_err(|refused| LinkError::Refused { reason: refused.0 })?;
+        let (stream, inbox) =
+            entered.map_err(|trouble| LinkError::Unreachable { address, trouble })?;
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(WRITE))?;
         let source = stream.try_clone()?;
-        let shared = Arc::new(Shared { writer: Mutex::new(stream), state: Mutex::default() });
+        let shared = Arc::new(Shared {
+            writer: Mutex::new(stream),
+            state: Mutex::default(),
+        });
         let (ending, ended) = mpsc::channel();
-        let reader = thread::Builder::new().name("rankpact-link".to_owned()).spawn({
-            let shared = Arc::clone(&shared);
-            move || {
-                let _ending: mpsc::Sender<()> = ending;
-                shared.read(source, inbox);
-            }
-        })?;
-        Ok(Self { rank, size, shared, reader: Some(reader), ended: Mutex::new(ended) })
+        let reader = thread::Builder::new()
+            .name("rankpact-link".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || {
+                    let _ending: mpsc::Sender<()> = ending;
+                    shared.read(source, inbox);
+                }
+            })?;
+        Ok(Self {
+            rank,
+            size,
+            shared,
+            reader: Some(reader),
+            ended: Mutex::new(ended),
+        })
     }
 
     /// Exchanges `payload` with all `members` under `key`: waits until each has contributed and returns what they
@@ -98,7 +120,13 @@ impl Link {
     ///
     /// # Errors
     /// Says who is missing, died, left, gave other members or aborted; or that the call can never work.
-    pub(crate) fn gather(&self, key: &str, members: &[usize], payload: &[u8], deadline: Instant) -> Gathered {
+    pub(crate) fn gather(
+        &self,
+        key: &str,
+        members: &[usize],
+        payload: &[u8],
+        deadline: Instant,
+    ) -> Gathered {
         self.check(members)?;
         let (reply, answer) = mpsc::channel();
         let id = {
@@ -106,7 +134,14 @@ impl Link {
             state.usable()?;
             state.next += 1;
             let id = state.next;
-            state.pending.insert(id, Pending { parts: Vec::new(), members: members.len(), reply });
+            state.pending.insert(
+                id,
+                Pending {
+                    parts: Vec::new(),
+                    members: members.len(),
+                    reply,
+                },
+            );
             id
         };
         let left = deadline.saturating_duration_since(Instant::now());
@@ -138,10 +173,15 @@ impl Link {
     pub(crate) fn abort(&self, reason: &str) {
         let reason = cut(reason).to_owned();
         // No one is left to be told if this fails: the server is gone, and the others know that already.
-        let _ = self.shared.send(&Request::Abort { reason: reason.clone() });
+        let _ = self.shared.send(&Request::Abort {
+            reason: reason.clone(),
+        });
         // The callback is about what others do.
         self.shared.state().on_abort = None;
-        self.shared.finish(Ended::Aborted { rank: self.rank, reason });
+        self.shared.finish(Ended::Aborted {
+            rank: self.rank,
+            reason,
+        });
     }
 
     /// Why this link is of no more use, if it is.
@@ -164,7 +204,9 @@ impl Link {
 
     /// Leaves in order: the others see that this rank left, not that it died. A second call does nothing.
     pub(crate) fn close(&mut self) {
-        let Some(reader) = self.reader.take() else { return };
+        let Some(reader) = self.reader.take() else {
+            return;
+        };
         self.shared.state().closed = true;
         // Both fail only when the connection is gone, and then there is nothing to leave.
         let _ = self.shared.send(&Request::Goodbye);
@@ -186,8 +228,14 @@ impl Link {
     }
 
     fn check(&self, members: &[usize]) -> Result<(), LinkError> {
-        let distinct = members.iter().enumerate().all(|(at, rank)| !members[..at].contains(rank));
-        if !distinct || !members.contains(&self.rank) || members.iter().any(|&rank| rank >= self.size) {
+        let distinct = members
+            .iter()
+            .enumerate()
+            .all(|(at, rank)| !members[..at].contains(rank));
+        if !distinct
+            || !members.contains(&self.rank)
+            || members.iter().any(|&rank| rank >= self.size)
+        {
             return Err(LinkError::Usage(format!(
                 "members {members:?} must be distinct ranks below {}, rank {} among them",
                 self.size, self.rank
@@ -208,7 +256,10 @@ impl Drop for Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("rank", &self.rank).field("size", &self.size).finish_non_exhaustive()
+        f.debug_struct("Link")
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
     }
 }
 
@@ -235,7 +286,10 @@ impl Shared {
     fn send(&self, request: &Request) -> Result<(), LinkError> {
         let bytes = request.encode();
         if bytes.len() > HEAD + BODY {
-            return Err(LinkError::Usage(format!("{} bytes are too many for a gather, at most {BODY}", bytes.len())));
+            return Err(LinkError::Usage(format!(
+                "{} bytes are too many for a gather, at most {BODY}",
+                bytes.len()
+            )));
         }
         let mut writer = self.writer();
         writer.write_all(&bytes).map_err(|error| {
@@ -251,7 +305,9 @@ impl Shared {
         loop {
             match inbox.peek() {
                 Ok(Some(body)) => {
-                    let Some(reply) = Reply::decode(body) else { break };
+                    let Some(reply) = Reply::decode(body) else {
+                        break;
+                    };
                     inbox.pop();
                     self.take(reply);
                 }
@@ -272,7 +328,9 @@ impl Shared {
         match reply {
             Reply::Part { id, bytes } => {
                 let mut state = self.state();
-                let Some(pending) = state.pending.get_mut(&id) else { return };
+                let Some(pending) = state.pending.get_mut(&id) else {
+                    return;
+                };
                 pending.parts.push(bytes);
                 if pending.parts.len() == pending.members
                     && let Some(pending) = state.pending.remove(&id)

@@ -27,7 +27,13 @@ impl Request {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         match self {
-            Self::Gather { id, millis, key, members, payload } => {
+            Self::Gather {
+                id,
+                millis,
+                key,
+                members,
+                payload,
+            } => {
                 body.push(1);
                 body.extend_from_slice(&id.to_le_bytes());
                 body.extend_from_slice(&millis.to_le_bytes());
@@ -54,7 +60,9 @@ impl Request {
                 members: fields.ranks()?,
                 payload: fields.bytes()?.to_vec(),
             },
-            2 => Self::Abort { reason: fields.text()? },
+            2 => Self::Abort {
+                reason: fields.text()?,
+            },
             3 => Self::Goodbye,
             _ => return None,
         };
@@ -108,9 +116,18 @@ impl Reply {
     pub(super) fn decode(body: &[u8]) -> Option<Self> {
         let mut fields = Fields(body);
         let reply = match fields.u8()? {
-            1 => Self::Part { id: fields.u64()?, bytes: fields.bytes()?.to_vec() },
-            2 => Self::Failed { id: fields.u64()?, error: take_error(&mut fields)? },
-            3 => Self::Aborted { rank: fields.count()?, reason: fields.text()? },
+            1 => Self::Part {
+                id: fields.u64()?,
+                bytes: fields.bytes()?.to_vec(),
+            },
+            2 => Self::Failed {
+                id: fields.u64()?,
+                error: take_error(&mut fields)?,
+            },
+            3 => Self::Aborted {
+                rank: fields.count()?,
+                reason: fields.text()?,
+            },
             4 => Self::Closed,
             _ => return None,
         };
@@ -162,11 +179,23 @@ fn put_error(body: &mut Vec<u8>, error: &LinkError) {
 
 fn take_error(fields: &mut Fields<'_>) -> Option<LinkError> {
     Some(match fields.u8()? {
-        1 => LinkError::Missing { ranks: fields.ranks()? },
-        2 => LinkError::Died { rank: fields.count()? },
-        3 => LinkError::Left { rank: fields.count()? },
-        4 => LinkError::Members { one: (fields.count()?, fields.ranks()?), other: (fields.count()?, fields.ranks()?) },
-        5 => LinkError::Aborted { rank: fields.count()?, reason: fields.text()? },
+        1 => LinkError::Missing {
+            ranks: fields.ranks()?,
+        },
+        2 => LinkError::Died {
+            rank: fields.count()?,
+        },
+        3 => LinkError::Left {
+            rank: fields.count()?,
+        },
+        4 => LinkError::Members {
+            one: (fields.count()?, fields.ranks()?),
+            other: (fields.count()?, fields.ranks()?),
+        },
+        5 => LinkError::Aborted {
+            rank: fields.count()?,
+            reason: fields.text()?,
+        },
         6 => LinkError::Usage(fields.text()?),
         _ => return None,
     })
@@ -180,8 +209,16 @@ mod tests {
     #[test]
     fn every_message_survives_the_wire_and_no_shortened_one_does() {
         let requests = [
-            Request::Gather { id: 7, millis: 9, key: "k".into(), members: vec![0, 2], payload: vec![1, 2, 3] },
-            Request::Abort { reason: "why".into() },
+            Request::Gather {
+                id: 7,
+                millis: 9,
+                key: "k".into(),
+                members: vec![0, 2],
+                payload: vec![1, 2, 3],
+            },
+            Request::Abort {
+                reason: "why".into(),
+            },
             Request::Goodbye,
         ];
         for request in requests {
@@ -193,15 +230,30 @@ mod tests {
             LinkError::Missing { ranks: vec![1, 3] },
             LinkError::Died { rank: 4 },
             LinkError::Left { rank: 5 },
-            LinkError::Members { one: (0, vec![0, 1]), other: (1, vec![1]) },
-            LinkError::Aborted { rank: 6, reason: "why".into() },
+            LinkError::Members {
+                one: (0, vec![0, 1]),
+                other: (1, vec![1]),
+            },
+            LinkError::Aborted {
+                rank: 6,
+                reason: "why".into(),
+            },
             LinkError::Usage("what".into()),
         ];
-        let replies = errors.map(|error| Reply::Failed { id: 1, error }).into_iter().chain([
-            Reply::Part { id: 2, bytes: vec![0; 100] },
-            Reply::Aborted { rank: 1, reason: String::new() },
-            Reply::Closed,
-        ]);
+        let replies = errors
+            .map(|error| Reply::Failed { id: 1, error })
+            .into_iter()
+            .chain([
+                Reply::Part {
+                    id: 2,
+                    bytes: vec![0; 100],
+                },
+                Reply::Aborted {
+                    rank: 1,
+                    reason: String::new(),
+                },
+                Reply::Closed,
+            ]);
         for reply in replies {
             let sealed = reply.encode();
             assert_eq!(Reply::decode(&sealed[HEAD..]), Some(reply));

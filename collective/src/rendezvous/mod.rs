@@ -83,7 +83,9 @@ impl std::error::Error for LinkError {}
 impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable { address, trouble } => write!(f, "rendezvous at {address} not reached: {trouble}"),
+            Self::Unreachable { address, trouble } => {
+                write!(f, "rendezvous at {address} not reached: {trouble}")
+            }
             Self::Refused { reason } => write!(f, "the rendezvous refuses this rank: {reason}"),
             Self::Missing { ranks } => write!(f, "missing at the deadline: ranks {ranks:?}"),
             Self::Died { rank } => write!(f, "rank {rank} died"),

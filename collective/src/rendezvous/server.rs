@@ -49,13 +49,23 @@ impl Server {
         let (waker, woken) = UnixStream::pair()?;
         let gate = Gate::new(listener, token, Purpose::Rendezvous, size)?;
         let seats = (0..size).map(|_| Seat::Empty).collect();
-        let desk = Desk { seats, rounds: HashMap::new(), aborted: None };
+        let desk = Desk {
+            seats,
+            rounds: HashMap::new(),
+            aborted: None,
+        };
         let (ending, ended) = mpsc::channel();
-        let thread = thread::Builder::new().name("rankpact-meet".to_owned()).spawn(move || {
-            let _ending: mpsc::Sender<()> = ending;
-            serve(gate, desk, &woken);
-        })?;
-        Ok(Self { waker: Some(waker), ended, thread: Some(thread) })
+        let thread = thread::Builder::new()
+            .name("rankpact-meet".to_owned())
+            .spawn(move || {
+                let _ending: mpsc::Sender<()> = ending;
+                serve(gate, desk, &woken);
+            })?;
+        Ok(Self {
+            waker: Some(waker),
+            ended,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -75,13 +85,22 @@ impl Drop for Server {
 fn serve(mut gate: Gate, mut desk: Desk, woken: &UnixStream) {
     loop {
         let now = Instant::now();
-        let wakes = desk.deadlines().chain(gate.wakes()).min().unwrap_or(now + NAP);
+        let wakes = desk
+            .deadlines()
+            .chain(gate.wakes())
+            .min()
+            .unwrap_or(now + NAP);
         let mut sockets = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
-        sockets.extend(gate.sockets().map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
+        sockets.extend(
+            gate.sockets()
+                .map(|socket| PollFd::new(socket, PollFlags::POLLIN)),
+        );
         sockets.extend(desk.sockets());
         // An interrupted poll is an early wake-up, nothing more.
         let _ = poll(&mut sockets, patience(now, wakes, NAP));
-        let stop = sockets[0].revents().is_some_and(|events| !events.is_empty());
+        let stop = sockets[0]
+            .revents()
+            .is_some_and(|events| !events.is_empty());
         drop(sockets);
         for admitted in gate.serve(|rank| desk.judge(rank)) {
             desk.seat(admitted);
@@ -158,26 +177,47 @@ impl Desk {
     }
 
     fn deadlines(&self) -> impl Iterator<Item = Instant> {
-        self.rounds.values().flatten().flat_map(|round| round.waiting.iter().map(|waiting| waiting.until))
+        self.rounds
+            .values()
+            .flatten()
+            .flat_map(|round| round.waiting.iter().map(|waiting| waiting.until))
     }
 
     fn judge(&self, rank: usize) -> Result<(), String> {
         match self.seats.get(rank) {
             Some(Seat::Empty) => Ok(()),
             Some(Seat::Live(_)) => Err(format!("rank {rank} is taken by a live process")),
-            Some(Seat::Died) => Err(format!("rank {rank} was here and died; a job is not joined twice")),
-            Some(Seat::Left) => Err(format!("rank {rank} was here and left; a job is not joined twice")),
+            Some(Seat::Died) => Err(format!(
+                "rank {rank} was here and died; a job is not joined twice"
+            )),
+            Some(Seat::Left) => Err(format!(
+                "rank {rank} was here and left; a job is not joined twice"
+            )),
             None => Err(format!("there is no rank {rank}")),
         }
     }
 
     fn seat(&mut self, admitted: Admitted) {
-        let Admitted { rank, stream, mut inbox } = admitted;
+        let Admitted {
+            rank,
+            stream,
+            mut inbox,
+        } = admitted;
         inbox.set_limit(BODY);
         if let Some(seat @ Seat::Empty) = self.seats.get_mut(rank) {
-            *seat = Seat::Live(Connection { stream, inbox, outbox: Outbox::default() });
+            *seat = Seat::Live(Connection {
+                stream,
+                inbox,
+                outbox: Outbox::default(),
+            });
             if let Some((origin, reason)) = self.aborted.clone() {
-                self.say(rank, &Reply::Aborted { rank: origin, reason });
+                self.say(
+                    rank,
+                    &Reply::Aborted {
+                        rank: origin,
+                        reason,
+                    },
+                );
             }
         }
     }
@@ -203,7 +243,9 @@ impl Desk {
 
     /// Takes what a rank has sent, and notices its end.
     fn hear(&mut self, rank: usize) {
-        let Some(Seat::Live(connection)) = self.seats.get_mut(rank) else { return };
+        let Some(Seat::Live(connection)) = self.seats.get_mut(rank) else {
+            return;
+        };
         let mut requests = Vec::new();
         let mut gone = connection.outbox.waiting() > WAITING;
         for _ in 0..READS {
@@ -235,9 +277,16 @@ impl Desk {
         }
         for request in requests {
             match request {
-                Request::Gather { id, millis, key, members, payload } => {
+                Request::Gather {
+                    id,
+                    millis,
+                    key,
+                    members,
+                    payload,
+                } => {
                     let until = Instant::now().checked_add(Duration::from_millis(millis));
-                    let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(u32::MAX.into()));
+                    let until = until
+                        .unwrap_or_else(|| Instant::now() + Duration::from_secs(u32::MAX.into()));
                     self.gather(Waiting { rank, id, until }, &key, &members, payload);
                 }
                 Request::Abort { reason } => self.abort(rank, &reason),
@@ -264,7 +313,13 @@ impl Desk {
         }
         self.aborted = Some((origin, reason.to_owned()));
         for rank in (0..self.seats.len()).filter(|&rank| rank != origin) {
-            self.say(rank, &Reply::Aborted { rank: origin, reason: reason.to_owned() });
+            self.say(
+                rank,
+                &Reply::Aborted {
+                    rank: origin,
+                    reason: reason.to_owned(),
+                },
+            );
         }
         self.rounds.clear();
     }
@@ -272,11 +327,20 @@ impl Desk {
     fn gather(&mut self, waiting: Waiting, key: &str, members: &[usize], payload: Vec<u8>) {
         if let Some((rank, reason)) = self.aborted.clone() {
             let error = LinkError::Aborted { rank, reason };
-            return self.say(waiting.rank, &Reply::Failed { id: waiting.id, error });
+            return self.say(
+                waiting.rank,
+                &Reply::Failed {
+                    id: waiting.id,
+                    error,
+                },
+            );
         }
         let rank = waiting.rank;
         let rounds = self.rounds.entry(key.to_owned()).or_default();
-        let at = rounds.iter().position(|round| !round.arrived.contains(&rank)).unwrap_or(rounds.len());
+        let at = rounds
+            .iter()
+            .position(|round| !round.arrived.contains(&rank))
+            .unwrap_or(rounds.len());
         if at == rounds.len() {
             rounds.push_back(Round {
                 first: (rank, members.to_vec()),
@@ -292,7 +356,10 @@ impl Desk {
         round.waiting.push(waiting);
         round.contributions.insert(rank, payload);
         if round.state == State::Open && round.first.1 != members {
-            let error = LinkError::Members { one: round.first.clone(), other: (rank, members.to_vec()) };
+            let error = LinkError::Members {
+                one: round.first.clone(),
+                other: (rank, members.to_vec()),
+            };
             round.state = State::Failed(error);
             round.expected.extend_from_slice(members);
         }
@@ -305,8 +372,13 @@ impl Desk {
         for (key, rounds) in &mut self.rounds {
             for round in rounds.iter_mut().filter(|round| round.state == State::Open) {
                 if round.waiting.iter().any(|waiting| waiting.until <= now) {
-                    let missing = round.expected.iter().filter(|rank| !round.arrived.contains(rank));
-                    round.state = State::Failed(LinkError::Missing { ranks: missing.copied().collect() });
+                    let missing = round
+                        .expected
+                        .iter()
+                        .filter(|rank| !round.arrived.contains(rank));
+                    round.state = State::Failed(LinkError::Missing {
+                        ranks: missing.copied().collect(),
+                    });
                     late.push(key.clone());
                 }
             }
@@ -328,7 +400,9 @@ impl Desk {
 
     /// Answers whom it can and forgets the rounds that nobody will come to any more.
     fn settle(&mut self, key: &str) {
-        let Some(mut rounds) = self.rounds.remove(key) else { return };
+        let Some(mut rounds) = self.rounds.remove(key) else {
+            return;
+        };
         for round in &mut rounds {
             if round.state == State::Open {
                 round.state = self.judge_round(round);
@@ -338,14 +412,21 @@ impl Desk {
                 State::Complete => {
                     for Waiting { rank, id, .. } in std::mem::take(&mut round.waiting) {
                         for member in &round.first.1 {
-                            let bytes = round.contributions.get(member).cloned().unwrap_or_default();
+                            let bytes =
+                                round.contributions.get(member).cloned().unwrap_or_default();
                             self.say(rank, &Reply::Part { id, bytes });
                         }
                     }
                 }
                 State::Failed(error) => {
                     for Waiting { rank, id, .. } in std::mem::take(&mut round.waiting) {
-                        self.say(rank, &Reply::Failed { id, error: error.clone() });
+                        self.say(
+                            rank,
+                            &Reply::Failed {
+                                id,
+                                error: error.clone(),
+                            },
+                        );
                     }
                     round.contributions.clear();
                 }
@@ -355,7 +436,8 @@ impl Desk {
             State::Open => true,
             State::Complete => false,
             State::Failed(_) => round.expected.iter().any(|&rank| {
-                !round.arrived.contains(&rank) && matches!(self.seats.get(rank), Some(Seat::Empty | Seat::Live(_)))
+                !round.arrived.contains(&rank)
+                    && matches!(self.seats.get(rank), Some(Seat::Empty | Seat::Live(_)))
             }),
         });
         if !rounds.is_empty() {
@@ -365,7 +447,11 @@ impl Desk {
 
     fn judge_round(&self, round: &Round) -> State {
         let mut state = State::Complete;
-        for &rank in round.expected.iter().filter(|rank| !round.arrived.contains(rank)) {
+        for &rank in round
+            .expected
+            .iter()
+            .filter(|rank| !round.arrived.contains(rank))
+        {
             match self.seats.get(rank) {
                 Some(Seat::Died) => return State::Failed(LinkError::Died { rank }),
                 Some(Seat::Left) => return State::Failed(LinkError::Left { rank }),
@@ -384,14 +470,19 @@ impl Desk {
         }
         loop {
             for seat in &mut self.seats {
-                let Seat::Live(connection) = seat else { continue };
+                let Seat::Live(connection) = seat else {
+                    continue;
+                };
                 let mut gone = connection.outbox.flush(&mut connection.stream).is_err();
                 if connection.outbox.waiting() == 0 {
                     // Refused only by a socket that is closed already.
                     let _ = connection.stream.shutdown(Shutdown::Write);
                 }
                 let mut waste = Inbox::new(0);
-                gone |= !matches!(waste.fill(&mut connection.stream), Ok(Filled::Some | Filled::Nothing));
+                gone |= !matches!(
+                    waste.fill(&mut connection.stream),
+                    Ok(Filled::Some | Filled::Nothing)
+                );
                 if gone {
                     *seat = Seat::Left;
                 }

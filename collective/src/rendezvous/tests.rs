@@ -35,7 +35,12 @@ fn link(address: SocketAddr, rank: usize, size: usize) -> Link {
 /// A server and the links of all ranks.
 fn world(size: usize) -> (Server, Vec<Arc<Link>>) {
     let (server, address) = serve(size);
-    (server, (0..size).map(|rank| Arc::new(link(address, rank, size))).collect())
+    (
+        server,
+        (0..size)
+            .map(|rank| Arc::new(link(address, rank, size)))
+            .collect(),
+    )
 }
 
 /// Gathers in a thread of its own.
@@ -52,7 +57,10 @@ fn gather(
 }
 
 fn texts(parts: Vec<Vec<u8>>) -> Vec<String> {
-    parts.into_iter().map(|part| String::from_utf8(part).unwrap()).collect()
+    parts
+        .into_iter()
+        .map(|part| String::from_utf8(part).unwrap())
+        .collect()
 }
 
 /// A link whose process was killed: its socket closes without a goodbye.
@@ -66,10 +74,15 @@ fn every_member_gets_what_every_member_gave_in_the_order_of_the_members() {
     within_a_minute(|| {
         let (_server, links) = world(4);
         let members = [3, 0, 2];
-        let threads: Vec<_> =
-            members.iter().map(|&rank| gather(&links[rank], "k", &members, &format!("from {rank}"), soon())).collect();
+        let threads: Vec<_> = members
+            .iter()
+            .map(|&rank| gather(&links[rank], "k", &members, &format!("from {rank}"), soon()))
+            .collect();
         for thread in threads {
-            assert_eq!(texts(thread.join().unwrap().unwrap()), ["from 3", "from 0", "from 2"]);
+            assert_eq!(
+                texts(thread.join().unwrap().unwrap()),
+                ["from 3", "from 0", "from 2"]
+            );
         }
     });
 }
@@ -91,7 +104,9 @@ fn a_key_can_be_used_again_and_the_nth_gathers_pair() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     });
 }
 
@@ -106,13 +121,17 @@ fn gathers_run_in_several_threads_at_once() {
                 threads.push(thread::spawn(move || {
                     for n in 0..20 {
                         let payload = vec![u8::try_from(key * 20 + n).unwrap(); 3000 * key + n];
-                        let parts = link.gather(&format!("k{key}"), &[0, 1, 2], &payload, soon()).unwrap();
+                        let parts = link
+                            .gather(&format!("k{key}"), &[0, 1, 2], &payload, soon())
+                            .unwrap();
                         assert!(parts.iter().all(|part| *part == payload));
                     }
                 }));
             }
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     });
 }
 
@@ -121,12 +140,22 @@ fn a_large_payload_passes_and_one_too_large_is_refused_by_the_caller() {
     within_a_minute(|| {
         let (_server, links) = world(2);
         let payload = "x".repeat(1_000_000);
-        let threads: Vec<_> = links.iter().map(|link| gather(link, "k", &[0, 1], &payload, soon())).collect();
+        let threads: Vec<_> = links
+            .iter()
+            .map(|link| gather(link, "k", &[0, 1], &payload, soon()))
+            .collect();
         for thread in threads {
-            assert!(texts(thread.join().unwrap().unwrap()).iter().all(|part| *part == payload));
+            assert!(
+                texts(thread.join().unwrap().unwrap())
+                    .iter()
+                    .all(|part| *part == payload)
+            );
         }
         let large = vec![0; BODY + 1];
-        assert!(matches!(links[0].gather("k", &[0, 1], &large, soon()), Err(LinkError::Usage(_))));
+        assert!(matches!(
+            links[0].gather("k", &[0, 1], &large, soon()),
+            Err(LinkError::Usage(_))
+        ));
         assert_eq!(links[0].ended(), None);
     });
 }
@@ -136,7 +165,13 @@ fn members_that_cannot_be_are_refused_by_the_caller() {
     within_a_minute(|| {
         let (_server, links) = world(2);
         for members in [&[][..], &[1], &[0, 0], &[0, 2]] {
-            assert!(matches!(links[0].gather("k", members, b"", soon()), Err(LinkError::Usage(_))), "{members:?}");
+            assert!(
+                matches!(
+                    links[0].gather("k", members, b"", soon()),
+                    Err(LinkError::Usage(_))
+                ),
+                "{members:?}"
+            );
         }
     });
 }
@@ -146,7 +181,10 @@ fn all_missing_ranks_are_named_to_all_who_wait_and_to_the_late() {
     within_a_minute(|| {
         let (_server, links) = world(5);
         let all = [0, 1, 2, 3, 4];
-        let patient: Vec<_> = [2, 4].iter().map(|&rank| gather(&links[rank], "k", &all, "", soon())).collect();
+        let patient: Vec<_> = [2, 4]
+            .iter()
+            .map(|&rank| gather(&links[rank], "k", &all, "", soon()))
+            .collect();
         let hasty = gather(&links[0], "k", &all, "", shortly());
         let missing = Err(LinkError::Missing { ranks: vec![1, 3] });
         for thread in patient.into_iter().chain([hasty]) {
@@ -155,7 +193,10 @@ fn all_missing_ranks_are_named_to_all_who_wait_and_to_the_late() {
         assert_eq!(links[1].gather("k", &all, b"", soon()), missing);
         assert_eq!(links[3].gather("k", &all, b"", soon()), missing);
         // After that the key is as good as new.
-        let again: Vec<_> = links.iter().map(|link| gather(link, "k", &all, "again", soon())).collect();
+        let again: Vec<_> = links
+            .iter()
+            .map(|link| gather(link, "k", &all, "again", soon()))
+            .collect();
         for thread in again {
             assert_eq!(texts(thread.join().unwrap().unwrap()), ["again"; 5]);
         }
@@ -167,7 +208,10 @@ fn a_rank_that_never_joined_is_missing() {
     within_a_minute(|| {
         let (_server, address) = serve(3);
         let link = link(address, 0, 3);
-        assert_eq!(link.gather("k", &[0, 1, 2], b"", shortly()), Err(LinkError::Missing { ranks: vec![1, 2] }));
+        assert_eq!(
+            link.gather("k", &[0, 1, 2], b"", shortly()),
+            Err(LinkError::Missing { ranks: vec![1, 2] })
+        );
     });
 }
 
@@ -175,13 +219,28 @@ fn a_rank_that_never_joined_is_missing() {
 fn a_dead_member_ends_the_wait_at_once_and_later_gathers_too() {
     within_a_minute(|| {
         let (_server, mut links) = world(3);
-        let waiting = gather(&links[0], "k", &[0, 1, 2], "", Instant::now() + Duration::from_secs(3600));
+        let waiting = gather(
+            &links[0],
+            "k",
+            &[0, 1, 2],
+            "",
+            Instant::now() + Duration::from_secs(3600),
+        );
         let last = links.pop().unwrap();
         kill(last);
         assert_eq!(waiting.join().unwrap(), Err(LinkError::Died { rank: 2 }));
-        assert_eq!(links[1].gather("k", &[0, 1, 2], b"", soon()), Err(LinkError::Died { rank: 2 }));
-        assert_eq!(links[1].gather("other", &[1, 2], b"", soon()), Err(LinkError::Died { rank: 2 }));
-        let others: Vec<_> = links.iter().map(|link| gather(link, "k", &[0, 1], "x", soon())).collect();
+        assert_eq!(
+            links[1].gather("k", &[0, 1, 2], b"", soon()),
+            Err(LinkError::Died { rank: 2 })
+        );
+        assert_eq!(
+            links[1].gather("other", &[1, 2], b"", soon()),
+            Err(LinkError::Died { rank: 2 })
+        );
+        let others: Vec<_> = links
+            .iter()
+            .map(|link| gather(link, "k", &[0, 1], "x", soon()))
+            .collect();
         for thread in others {
             assert_eq!(texts(thread.join().unwrap().unwrap()), ["x", "x"]);
         }
@@ -212,7 +271,9 @@ fn a_member_may_leave_as_soon_as_it_has_its_result() {
                     })
                 })
                 .collect();
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
         }
     });
 }
@@ -226,7 +287,11 @@ fn different_members_under_one_key_are_told_to_all_with_both_lists() {
         let (zero, one) = ((0, vec![0, 1, 2]), (1, vec![0, 1]));
         let error = first.join().unwrap();
         assert!(
-            error == Err(LinkError::Members { one: zero.clone(), other: one.clone() })
+            error
+                == Err(LinkError::Members {
+                    one: zero.clone(),
+                    other: one.clone()
+                })
                 || error == Err(LinkError::Members { one, other: zero }),
             "{error:?}"
         );
@@ -239,29 +304,57 @@ fn different_members_under_one_key_are_told_to_all_with_both_lists() {
 fn an_abort_ends_every_gather_and_is_told_to_every_rank_that_is_or_will_be_there() {
     within_a_minute(|| {
         let (_server, address) = serve(4);
-        let links: Vec<_> = (0..3).map(|rank| Arc::new(link(address, rank, 4))).collect();
+        let links: Vec<_> = (0..3)
+            .map(|rank| Arc::new(link(address, rank, 4)))
+            .collect();
         let (told, hears) = mpsc::channel();
-        links[0].on_abort(Box::new(move |rank, reason| told.send((rank, reason.to_owned())).unwrap()));
-        let waiting: Vec<_> = links.iter().map(|link| gather(link, "k", &[0, 1, 2, 3], "", soon())).collect();
+        links[0].on_abort(Box::new(move |rank, reason| {
+            told.send((rank, reason.to_owned())).unwrap()
+        }));
+        let waiting: Vec<_> = links
+            .iter()
+            .map(|link| gather(link, "k", &[0, 1, 2, 3], "", soon()))
+            .collect();
         thread::sleep(Duration::from_millis(100));
         links[1].abort("because");
         let reason = "because".to_owned();
         for thread in waiting {
-            assert_eq!(thread.join().unwrap(), Err(LinkError::Aborted { rank: 1, reason: reason.clone() }));
+            assert_eq!(
+                thread.join().unwrap(),
+                Err(LinkError::Aborted {
+                    rank: 1,
+                    reason: reason.clone()
+                })
+            );
         }
         assert_eq!(hears.recv().unwrap(), (1, reason.clone()));
         assert!(hears.recv().is_err(), "called once and dropped");
         for link in &links {
-            assert_eq!(link.ended(), Some(Ended::Aborted { rank: 1, reason: reason.clone() }));
+            assert_eq!(
+                link.ended(),
+                Some(Ended::Aborted {
+                    rank: 1,
+                    reason: reason.clone()
+                })
+            );
         }
         let late = link(address, 3, 4);
         assert_eq!(
             late.gather("k", &[0, 1, 2, 3], b"", soon()),
-            Err(LinkError::Aborted { rank: 1, reason: reason.clone() })
+            Err(LinkError::Aborted {
+                rank: 1,
+                reason: reason.clone()
+            })
         );
         let (told, hears) = mpsc::channel();
-        late.on_abort(Box::new(move |rank, reason| told.send((rank, reason.to_owned())).unwrap()));
-        assert_eq!(hears.try_recv(), Ok((1, reason)), "called when registered after the abort");
+        late.on_abort(Box::new(move |rank, reason| {
+            told.send((rank, reason.to_owned())).unwrap()
+        }));
+        assert_eq!(
+            hears.try_recv(),
+            Ok((1, reason)),
+            "called when registered after the abort"
+        );
     });
 }
 
@@ -276,7 +369,13 @@ fn a_thread_that_panics_aborts_the_job() {
             std::panic::resume_unwind(Box::new("a test panics"));
         });
         assert!(panicked.join().is_err());
-        assert_eq!(waiting.join().unwrap(), Err(LinkError::Aborted { rank: 1, reason: "panicked".to_owned() }));
+        assert_eq!(
+            waiting.join().unwrap(),
+            Err(LinkError::Aborted {
+                rank: 1,
+                reason: "panicked".to_owned()
+            })
+        );
     });
 }
 
@@ -288,7 +387,10 @@ fn an_abort_right_before_the_server_closes_still_arrives() {
             links[0].abort("first");
             drop(server);
             for link in &links[1..] {
-                assert!(matches!(link.gather("k", &[0, 1, 2], b"", soon()), Err(LinkError::Aborted { rank: 0, .. })));
+                assert!(matches!(
+                    link.gather("k", &[0, 1, 2], b"", soon()),
+                    Err(LinkError::Aborted { rank: 0, .. })
+                ));
             }
         }
     });
@@ -302,7 +404,10 @@ fn a_server_closed_in_order_has_left() {
         thread::sleep(Duration::from_millis(50));
         drop(server);
         assert_eq!(waiting.join().unwrap(), Err(LinkError::Left { rank: 0 }));
-        assert_eq!(links[1].gather("k", &[0, 1], b"", soon()), Err(LinkError::Left { rank: 0 }));
+        assert_eq!(
+            links[1].gather("k", &[0, 1], b"", soon()),
+            Err(LinkError::Left { rank: 0 })
+        );
         assert_eq!(links[1].ended(), Some(Ended::Left { rank: 0 }));
     });
 }
@@ -327,9 +432,11 @@ fn a_rank_number_is_given_once() {
 fn a_wrong_token_and_a_wrong_size_are_refused_with_the_reason() {
     within_a_minute(|| {
         let (_server, address) = serve(2);
-        for (text, rank, size, what) in
-            [("other", 0, 2, "token"), ("the job", 0, 3, "3 ranks"), ("the job", 2, 2, "no rank 2")]
-        {
+        for (text, rank, size, what) in [
+            ("other", 0, 2, "token"),
+            ("the job", 0, 3, "3 ranks"),
+            ("the job", 2, 2, "no rank 2"),
+        ] {
             match Link::connect(address, &Token::from_text(text), rank, size, soon()) {
                 Err(LinkError::Refused { reason }) => assert!(reason.contains(what), "{reason}"),
                 other => panic!("{other:?}"),
@@ -347,7 +454,14 @@ fn a_link_waits_for_a_server_that_comes_late() {
         let joining = thread::spawn(move || Link::connect(address, &token(), 0, 1, soon()));
         thread::sleep(Duration::from_millis(200));
         let _server = Server::start(TcpListener::bind(address).unwrap(), token(), 1).unwrap();
-        assert_eq!(joining.join().unwrap().unwrap().gather("k", &[0], b"x", soon()), Ok(vec![b"x".to_vec()]));
+        assert_eq!(
+            joining
+                .join()
+                .unwrap()
+                .unwrap()
+                .gather("k", &[0], b"x", soon()),
+            Ok(vec![b"x".to_vec()])
+        );
     });
 }
 
@@ -381,10 +495,16 @@ fn strangers_of_every_kind_do_not_delay_a_join() {
             strangers.push(stranger);
             if kind == 500 {
                 let early = link(address, 0, 2);
-                assert_eq!(early.gather("k", &[0], b"x", soon()), Ok(vec![b"x".to_vec()]));
+                assert_eq!(
+                    early.gather("k", &[0], b"x", soon()),
+                    Ok(vec![b"x".to_vec()])
+                );
             }
         }
-        assert_eq!(link(address, 1, 2).gather("k", &[1], b"x", soon()), Ok(vec![b"x".to_vec()]));
+        assert_eq!(
+            link(address, 1, 2).gather("k", &[1], b"x", soon()),
+            Ok(vec![b"x".to_vec()])
+        );
     });
 }
 
@@ -412,7 +532,10 @@ fn the_death_of_rank_0_ends_every_wait() {
         drop(admitted);
         assert_eq!(waiting.join().unwrap(), Err(LinkError::Died { rank: 0 }));
         assert_eq!(link.ended(), Some(Ended::Died { rank: 0 }));
-        assert_eq!(link.gather("k", &[0, 1], b"", soon()), Err(LinkError::Died { rank: 0 }));
+        assert_eq!(
+            link.gather("k", &[0, 1], b"", soon()),
+            Err(LinkError::Died { rank: 0 })
+        );
     });
 }
 
@@ -424,7 +547,10 @@ fn a_rank_0_that_lives_but_does_not_answer_is_missing_and_delays_no_close() {
         let server = thread::spawn(move || admit(listener));
         let mut link = link(address, 1, 2);
         let _admitted = server.join().unwrap();
-        assert_eq!(link.gather("k", &[0, 1], b"", shortly()), Err(LinkError::Missing { ranks: vec![0] }));
+        assert_eq!(
+            link.gather("k", &[0, 1], b"", shortly()),
+            Err(LinkError::Missing { ranks: vec![0] })
+        );
         assert_eq!(link.ended(), None);
         link.close();
     });
