@@ -4,7 +4,7 @@ use rankpact_collective::{Error, Op};
 
 /// A group of ranks as the cache sees it: reduce a row, and end the job when it cannot go on.
 ///
-/// A `rankpact_collective::Group` is one; so is a scripted fake in the tests. Two threads never share one: each worker
+/// A [`rankpact_collective::Group`] is one; so is a scripted fake in the tests. Two threads never share one: each worker
 /// thread has a group of its own.
 pub trait Ranks: Send {
     /// This rank within the group.

@@ -76,10 +76,6 @@
 //! A [`Witness`] sees every agreed decision in order, so that ranks can compare a hash over all of them.
 
 #![forbid(unsafe_code)]
-#![expect(
-    clippy::result_large_err,
-    reason = "the error of a round is a plain value and ends the job: size is no cost"
-)]
 
 mod admission;
 mod agreement;
@@ -94,6 +90,7 @@ mod device;
 mod digest;
 mod drain;
 mod error;
+mod group;
 mod guard;
 mod ledger;
 mod policy;

@@ -508,7 +508,7 @@ impl Ranks for Broken {
             operation,
             label,
             rank: 3,
-            kind: ErrorKind::Closed,
+            kind: Box::new(ErrorKind::Closed),
         })
     }
 

@@ -1,5 +1,6 @@
 //! The umbrella error: one value, one line a tired person can act on.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use std::time::Duration;
 ///
 /// Ranks are world ranks. The error of a failed round is the same on every rank of a host: its kind and its ranks
 /// come from the rank that ended the round.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     /// Name of the group; `world` while joining.
     pub group: String,
@@ -20,11 +21,11 @@ pub struct Error {
     /// This rank.
     pub rank: usize,
     /// What went wrong.
-    pub kind: ErrorKind,
+    pub kind: Box<ErrorKind>,
 }
 
 /// What went wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The deadline passed and some ranks had not arrived.
@@ -60,7 +61,7 @@ pub enum ErrorKind {
     /// The group failed earlier; nothing more can be agreed in it.
     Poisoned {
         /// The failure that ended the group.
-        origin: Box<Error>,
+        origin: Error,
     },
     /// Two ranks were started with different settings.
     Config {
@@ -112,12 +113,12 @@ pub enum ErrorKind {
     Closed,
     /// The caller did something that can never work.
     Usage(String),
-    /// The system refused something else.
+    /// The system refused something, or what it delivered cannot be used.
     Io(String),
 }
 
 /// A rank that had not arrived when a deadline passed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silent {
     /// The rank.
     pub rank: usize,
@@ -128,7 +129,7 @@ pub struct Silent {
 }
 
 /// One rank's side of a mismatch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
     /// The rank.
     pub rank: usize,
@@ -144,19 +145,19 @@ impl Error {
     /// Whether a deadline passed, here or as the origin of a poisoned group.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        matches!(self.root().kind, ErrorKind::Timeout { .. })
+        matches!(*self.root().kind, ErrorKind::Timeout { .. })
     }
 
     /// Whether a rank died, here or as the origin of a poisoned group.
     #[must_use]
     pub fn is_peer_dead(&self) -> bool {
-        matches!(self.root().kind, ErrorKind::PeerDied { .. })
+        matches!(*self.root().kind, ErrorKind::PeerDied { .. })
     }
 
     /// The failure that started it all: the origin of a poisoned group, else this error itself.
     #[must_use]
     pub fn root(&self) -> &Error {
-        match &self.kind {
+        match &*self.kind {
             ErrorKind::Poisoned { origin } => origin.root(),
             _ => self,
         }

@@ -1,21 +1,48 @@
-//! Collectives between the ranks of one machine.
+//! Collectives between the ranks of one machine: shared memory where it can, TCP where it must, one meaning on both.
+//!
+//! ```
+//! use rankpact_collective::{Group, Op, Options};
+//!
+//! // Ranks are threads here; `World::connect` makes the same of processes.
+//! let ranks = Group::threads("tp", 2, &Options::default())?;
+//! let ends: Vec<_> = ranks
+//!     .into_iter()
+//!     .map(|mut group| {
+//!         std::thread::spawn(move || {
+//!             let mut ready = [3 + group.rank() as i64, 7];
+//!             group.all_reduce(Op::Min, &mut ready, "counts").map(|()| ready)
+//!         })
+//!     })
+//!     .collect();
+//! for end in ends {
+//!     assert_eq!(end.join().expect("no rank panics")?, [3, 7]);
+//! }
+//! # Ok::<(), rankpact_collective::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod attach;
 mod codec;
 mod envelope;
 mod error;
 mod gate;
-#[allow(dead_code, unused_imports, reason = "the groups that use it come next")]
+mod group;
+mod job;
 mod mesh;
 mod op;
-#[allow(dead_code, unused_imports, reason = "the worlds that use it come next")]
+mod options;
+mod path;
 mod rendezvous;
 mod socket;
-#[allow(dead_code, reason = "the worlds that use it come next")]
 mod token;
 #[cfg(test)]
 mod watchdog;
+mod world;
 
 pub use error::{Described, Error, ErrorKind, Silent};
+pub use group::{Group, PathKind};
 pub use op::{Call, Op};
+pub use options::{Options, PathChoice, Waiting};
+pub use rankpact_shm::Timing;
+pub use world::{Join, Rendezvous, World};

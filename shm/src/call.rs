@@ -1,6 +1,6 @@
 //! What a rank calls in a round, and the stamp that says so in one word.
 
-use crate::layout::{DESCRIBED_WORDS, MAX_SLOTS};
+use crate::layout::MAX_SLOTS;
 use std::fmt;
 
 /// The kind of a collective call.
@@ -147,7 +147,7 @@ impl Stamp {
 pub(crate) enum Width {
     /// The slots themselves are in the row.
     Slots(usize),
-    /// The row describes data that travels elsewhere.
+    /// The row describes the call.
     Wide,
 }
 
@@ -163,8 +163,38 @@ impl Width {
     }
 }
 
-/// What a call whose data travels elsewhere says of itself: compared whole.
-pub type Description = [i64; DESCRIBED_WORDS];
+/// Words of an [`Announcement`] for the caller's own use.
+pub const FREE_WORDS: usize = 5;
+
+/// What a rank says of a described call besides its description; not compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Announcement {
+    /// Bytes that this rank sends by another way.
+    pub travelling: u64,
+    /// For the caller's use: the size of a broadcast and its bytes, if few.
+    pub free: [u64; FREE_WORDS],
+}
+
+impl Announcement {
+    /// The words of the row: the description first.
+    pub(crate) fn words(self, description: i64) -> [i64; 2 + FREE_WORDS] {
+        let mut words = [0; 2 + FREE_WORDS];
+        words[0] = description;
+        words[1] = self.travelling.cast_signed();
+        for (word, free) in words[2..].iter_mut().zip(self.free) {
+            *word = free.cast_signed();
+        }
+        words
+    }
+
+    pub(crate) fn from_words(words: [i64; 2 + FREE_WORDS]) -> Self {
+        let words = words.map(i64::cast_unsigned);
+        Self {
+            travelling: words[1],
+            free: std::array::from_fn(|i| words[2 + i]),
+        }
+    }
+}
 
 /// One rank's call as an error shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,7 +214,7 @@ pub struct CallView {
 pub enum Shape {
     /// So many slots in the row.
     Slots(u64),
-    /// Data that travels elsewhere; the first word of its description: slots of a reduction, root of a broadcast.
+    /// A described call: slots of a reduction, root of a broadcast.
     Described(u64),
 }
 

@@ -11,8 +11,6 @@ pub const MAX_RANKS: usize = 64;
 pub const MAX_SLOTS: usize = 8;
 /// Longest label in bytes.
 pub const LABEL_BYTES: usize = 42;
-/// Words of a row that describe a call whose data travels elsewhere and that all ranks must share.
-pub const DESCRIBED_WORDS: usize = 4;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
 pub(crate) const LAYOUT_VERSION: u64 = 1;

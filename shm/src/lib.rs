@@ -22,13 +22,13 @@ mod table;
 #[cfg(not(loom))]
 mod segment;
 
-pub use call::{CallView, Description, Kind, Shape};
+pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
 pub use label::LabelError;
-pub use layout::{DESCRIBED_WORDS, Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS};
+pub use layout::{Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS};
 pub use liveness::{Liveness, Locks};
 pub use origin::{Cause, Failure, Missing};
 pub use park::Ladder;
 #[cfg(not(loom))]
 pub use segment::{Identity, Segment, SegmentError};
 pub use storage::Storage;
-pub use table::{Aborter, FREE_WORDS, Notice, RoundError, Table, Timing, Trouble};
+pub use table::{Aborter, Notice, RoundError, Table, Timing, Trouble, monotonic_ns};

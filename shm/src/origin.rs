@@ -151,7 +151,7 @@ impl OriginCall {
         let row = &storage.rows(round)[rank];
         let stamp = row.stamp();
         let shape = if stamp.is_wide() {
-            row.description()[0].cast_unsigned()
+            row.description().cast_unsigned()
         } else {
             stamp.width_code()
         };

@@ -1,6 +1,6 @@
 //! One row: writing slots into its words, folding them out again.
 
-use crate::call::{Description, Form, Kind, Stamp};
+use crate::call::{Announcement, FREE_WORDS, Form, Kind, Stamp};
 use crate::layout::{MAX_SLOTS, Row};
 use crate::sync::{Ordering::Relaxed, order};
 
@@ -106,11 +106,17 @@ impl Row {
         }
     }
 
-    /// The compared words of a call whose data travels elsewhere.
-    pub(crate) fn description(&self) -> Description {
-        let mut description = Description::default();
-        self.read(Form::Short, &mut description);
-        description
+    /// The compared word of a described call.
+    #[expect(clippy::cast_possible_wrap, reason = "slots travel as bit patterns")]
+    pub(crate) fn description(&self) -> i64 {
+        self.words[0].load(Relaxed) as i64
+    }
+
+    /// The other words of a described call.
+    pub(crate) fn announcement(&self) -> Announcement {
+        let mut words = [0; 2 + FREE_WORDS];
+        self.read(Form::Short, &mut words);
+        Announcement::from_words(words)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The round protocol: all write, all read, one outcome.
 
-use crate::call::{Description, Form, Kind, Stamp, Width};
+use crate::call::{Announcement, Form, Kind, Stamp, Width};
 use crate::label::{Interned, LabelError};
-use crate::layout::{DESCRIBED_WORDS, Geometry, MAX_SLOTS, Row};
+use crate::layout::{Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::{State, Word, give_up};
@@ -14,9 +14,6 @@ use std::cmp::Ordering as Cmp;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Words of a description that are not compared: a broadcast's size, say.
-pub const FREE_WORDS: usize = 3;
 
 /// Why a call on a table did not return a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +174,12 @@ impl Table {
         self.next.wrapping_sub(1)
     }
 
+    /// Why the group has failed, once this rank has been told.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
     /// Where the time of the last row round went, if switched on.
     #[must_use]
     pub fn timing(&self) -> Option<Timing> {
@@ -265,10 +268,11 @@ impl Table {
             .collect()
     }
 
-    /// Announces a round whose data travels elsewhere and waits until all ranks have announced the same.
+    /// Announces a call that does not fit a row of slots and waits until all ranks have announced the same.
     ///
-    /// The first words describe the call and are compared; the free words are for the caller's use and can be read with
-    /// [`Table::announced`]. The round stays open until [`Table::commit`] or [`Table::fail`].
+    /// `description` is compared; `travelling` is how many bytes this rank sends by another way, and `free` is for the
+    /// caller's use: both can be read with [`Table::announced`]. Where no rank sends anything, the round is over when
+    /// this returns `false`. Otherwise it stays open until [`Table::commit`] or [`Table::fail`].
     ///
     /// # Errors
     ///
@@ -277,13 +281,11 @@ impl Table {
         &mut self,
         kind: Kind,
         label: &str,
-        description: Description,
-        free: [i64; FREE_WORDS],
+        description: i64,
+        announcement: Announcement,
         timeout: Duration,
-    ) -> Result<(), RoundError> {
-        let mut words = [0; DESCRIBED_WORDS + FREE_WORDS];
-        words[..DESCRIBED_WORDS].copy_from_slice(&description);
-        words[DESCRIBED_WORDS..].copy_from_slice(&free);
+    ) -> Result<bool, RoundError> {
+        let words = announcement.words(description);
         let (round, stamp) = self.publish(kind, Width::Wide, Form::Short, label, &words)?;
         let rows = self.seat.storage.rows(round);
         let announced = self.wait_for_all(
@@ -294,16 +296,24 @@ impl Table {
                 theirs.same_call(stamp) && rows[peer].description() == description
             },
         );
-        // That all have announced decides nothing: the round completes when all have their data.
-        announced.map_err(|failure| self.poison(failure))
+        // That all have announced decides nothing as long as data travels: the round completes when all have theirs.
+        let open = announced.is_ok() && data_travels(rows);
+        let settled = if open {
+            announced
+        } else {
+            announced.and_then(|()| self.agree(round))
+        };
+        if open {
+            Ok(true)
+        } else {
+            self.settle(round, settled).map(|()| false)
+        }
     }
 
-    /// The free words of `rank` in the open round.
+    /// What `rank` announced in the last round.
     #[must_use]
-    pub fn announced(&self, rank: usize) -> [i64; FREE_WORDS] {
-        let mut words = [0; DESCRIBED_WORDS + FREE_WORDS];
-        self.seat.storage.rows(self.round())[rank].read(Form::Short, &mut words);
-        std::array::from_fn(|i| words[DESCRIBED_WORDS + i])
+    pub fn announced(&self, rank: usize) -> Announcement {
+        self.seat.storage.rows(self.round())[rank].announcement()
     }
 
     /// Says that this rank holds all data of the open round, and waits until all ranks do: only then has it completed.
@@ -638,7 +648,14 @@ fn is_complete(storage: &Storage, me: usize, round: u64) -> bool {
     let described = |row: &Row| !mine.is_wide() || row.description() == rows[me].description();
     rows.iter()
         .all(|row| row.stamp().same_call(mine) && described(row))
-        && (!mine.is_wide() || (0..rows.len()).all(|rank| storage.member(rank).has_finished(round)))
+        && (!mine.is_wide()
+            || !data_travels(rows)
+            || (0..rows.len()).all(|rank| storage.member(rank).has_finished(round)))
+}
+
+/// Whether any rank sends data by another way; known once all rows of a described call are there.
+fn data_travels(rows: &[Row]) -> bool {
+    rows.iter().any(|row| row.announcement().travelling != 0)
 }
 
 /// Shared memory says two things at once: only a writer outside of the protocol can bring that about.
@@ -719,13 +736,17 @@ fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+/// The monotonic clock that all processes of this machine share, in nanoseconds.
 #[cfg(not(loom))]
-fn monotonic_ns() -> u64 {
+#[must_use]
+pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
+/// The clock of a model, in which time does not pass.
 #[cfg(loom)]
-fn monotonic_ns() -> u64 {
+#[must_use]
+pub fn monotonic_ns() -> u64 {
     0
 }

@@ -3,7 +3,8 @@
 #![cfg(not(loom))]
 
 use rankpact_shm::{
-    Cause, Geometry, Kind, Ladder, Liveness, RoundError, Shape, Storage, Table, Trouble,
+    Announcement, Cause, Geometry, Kind, Ladder, Liveness, RoundError, Shape, Storage, Table,
+    Trouble,
 };
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -194,11 +195,11 @@ fn different_calls_are_a_mismatch_on_every_rank_in_that_round() {
             "min 1 slot `counts`",
         ),
         (
-            |table| table.announce(Kind::Min, "counts", [9, 0, 0, 0], [0; 3], LONG),
+            |table| announce(table, Kind::Min, "counts", 9).map(drop),
             "min 9 slots `counts`",
         ),
         (
-            |table| table.announce(Kind::Broadcast, "counts", [1, 0, 0, 0], [0; 3], LONG),
+            |table| announce(table, Kind::Broadcast, "counts", 1).map(drop),
             "broadcast root 1 `counts`",
         ),
     ];
@@ -235,24 +236,34 @@ fn different_calls_are_a_mismatch_on_every_rank_in_that_round() {
     }
 }
 
+fn announce(
+    table: &mut Table,
+    kind: Kind,
+    label: &str,
+    description: i64,
+) -> Result<bool, RoundError> {
+    let me = u64::try_from(table.rank()).expect("small");
+    let travelling = Announcement {
+        travelling: 8,
+        free: [me, 7, 0, u64::MAX, 1],
+    };
+    table.announce(kind, label, description, travelling, LONG)
+}
+
 #[test]
 fn descriptions_that_differ_are_a_mismatch_and_free_words_are_not() {
     let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
         let me = i64::try_from(table.rank()).expect("small");
-        table
-            .announce(Kind::Min, "wide", [9, 0, 0, 0], [me, 7, -1], LONG)
-            .expect("alike");
         assert_eq!(
-            (table.announced(0), table.announced(1)),
-            ([0, 7, -1], [1, 7, -1])
+            announce(&mut table, Kind::Min, "wide", 9),
+            Ok(true),
+            "data travels"
         );
+        assert_eq!([0, 1].map(|rank| table.announced(rank).free[0]), [0, 1]);
+        assert_eq!(table.announced(1).free[1..], [7, 0, u64::MAX, 1]);
         table.watch().expect("all is well");
         table.commit(LONG).expect("all have their data");
-        failure(
-            table
-                .announce(Kind::Min, "wide", [9 + me, 0, 0, 0], [0; 3], LONG)
-                .expect_err("9 and 10 slots"),
-        )
+        failure(announce(&mut table, Kind::Min, "wide", 9 + me).expect_err("9 and 10 slots"))
     });
     assert_eq!(errors[0], errors[1]);
     let Cause::Mismatch { one, other } = &errors[0].cause else {
@@ -267,6 +278,23 @@ fn descriptions_that_differ_are_a_mismatch_and_free_words_are_not() {
         }
     });
     assert_eq!(shapes, [Shape::Described(9), Shape::Described(10)]);
+}
+
+#[test]
+fn a_described_call_without_travelling_data_is_over_when_announced() {
+    on_threads(tables(3, 1, Ladder::auto(3, 2)), |mut table| {
+        for round in 0..50 {
+            let inline = Announcement {
+                travelling: 0,
+                free: [round, 0, 0, 0, 3],
+            };
+            assert_eq!(
+                table.announce(Kind::Broadcast, "small", 1, inline, LONG),
+                Ok(false)
+            );
+            assert_eq!(table.announced(1), inline);
+        }
+    });
 }
 
 #[test]
@@ -442,9 +470,7 @@ fn a_panicking_thread_aborts_its_group() {
 #[test]
 fn data_that_cannot_arrive_fails_its_round_on_every_rank() {
     let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
-        table
-            .announce(Kind::Min, "wide", [100, 0, 0, 0], [0; 3], LONG)
-            .expect("alike");
+        announce(&mut table, Kind::Min, "wide", 100).expect("alike");
         let error = if table.rank() == 0 {
             table.fail(Trouble::Other("connection to rank 1 broke"))
         } else {

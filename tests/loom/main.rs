@@ -6,7 +6,9 @@
 #![cfg(loom)]
 
 use loom::thread;
-use rankpact_shm::{Aborter, Geometry, Kind, Ladder, RoundError, Storage, Table};
+use rankpact_shm::{
+    Aborter, Announcement, FREE_WORDS, Geometry, Kind, Ladder, RoundError, Storage, Table,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,11 +148,17 @@ fn a_rank_that_gives_up_wakes_the_sleepers() {
     });
 }
 
+/// An announcement of one byte that travels by another way.
+const DATA: Announcement = Announcement {
+    travelling: 1,
+    free: [0; FREE_WORDS],
+};
+
 fn wide(mut table: Table, patience: [Patience; 2]) -> usize {
     for (round, patience) in patience.into_iter().enumerate() {
-        let announced = table.announce(Kind::Broadcast, "m", [0; 4], [0; 3], polls(PATIENT));
+        let announced = table.announce(Kind::Broadcast, "m", 0, DATA, polls(PATIENT));
         if announced
-            .and_then(|()| table.commit(polls(patience)))
+            .and_then(|_| table.commit(polls(patience)))
             .is_err()
         {
             return round;

@@ -591,7 +591,7 @@ fn unfolded_mismatch(seat: &mut Seat<'_>) -> Checked {
         same("a vote", &seat.tick()?.voted, &false)?;
     }
     match seat.tick_fails()? {
-        Error::Agreement(error) if matches!(error.root().kind, ErrorKind::Mismatch { .. }) => {
+        Error::Agreement(error) if matches!(*error.root().kind, ErrorKind::Mismatch { .. }) => {
             Ok(())
         }
         other => Err(format!("no mismatch: {other}")),

@@ -21,7 +21,7 @@ fn error(group: &str, rank: usize, op: Op, label: &str, kind: ErrorKind) -> Erro
         operation: op.to_string(),
         label: label.into(),
         rank,
-        kind,
+        kind: Box::new(kind),
     }
 }
 
@@ -234,7 +234,7 @@ impl Member {
         let mut round = group.round.lock().unwrap();
         if let Some(origin) = &round.failed {
             return Err(fail(ErrorKind::Poisoned {
-                origin: Box::new(origin.clone()),
+                origin: origin.clone(),
             }));
         }
         let other = round

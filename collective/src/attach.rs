@@ -1,0 +1,241 @@
+//! How the members of a group find their path: offer a segment, attach, prove it, vote; nobody decides alone.
+
+use crate::error::ErrorKind;
+use crate::job::{self, Job};
+use crate::mesh::{Mesh, MeshError};
+use crate::options::{PathChoice, cpus};
+use crate::path::Path;
+use crate::path::table::TablePath;
+use crate::path::tcp::TcpPath;
+use rankpact_shm::{Geometry, Identity, Segment, SegmentError, Table};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long a mesh polls before it sleeps, where every rank can have a CPU.
+const MESH_SPIN: Duration = Duration::from_micros(50);
+
+/// What a member says first.
+#[derive(Serialize, Deserialize)]
+struct Offer {
+    fields: Vec<(String, String)>,
+    address: SocketAddr,
+    /// From the first member, unless all are to use TCP: where the segment is, or why there is none.
+    segment: Option<Result<PathBuf, Refusal>>,
+}
+
+/// Why a member cannot use the segment. Becomes the error on every rank where shared memory was demanded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Refusal(ErrorKind);
+
+impl From<SegmentError> for Refusal {
+    fn from(error: SegmentError) -> Self {
+        let text = |path: PathBuf| path.display().to_string();
+        Self(match error {
+            SegmentError::NoSpace { path, needed, free } => ErrorKind::NoSpace {
+                path: text(path),
+                needed,
+                free,
+            },
+            SegmentError::Permission { path, owner } => ErrorKind::Permission {
+                path: text(path),
+                owner: owner.map_or("unknown".to_owned(), |uid| format!("uid {uid}")),
+            },
+            SegmentError::Foreign { path, found } => ErrorKind::Foreign {
+                path: text(path),
+                found,
+            },
+            other => ErrorKind::Io(other.to_string()),
+        })
+    }
+}
+
+/// What a group is attached as.
+pub(crate) struct Members<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) ranks: &'a [usize],
+    pub(crate) me: usize,
+    pub(crate) timeout: Duration,
+}
+
+/// The path all members have agreed on, and why it is that one.
+pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String), ErrorKind> {
+    let Members {
+        name,
+        ranks,
+        me,
+        timeout,
+    } = *members;
+    let deadline = Instant::now() + timeout;
+    let gather = |step: &str, payload: &[u8]| {
+        job.gather(&format!("group {name}"), step, ranks, payload, deadline)
+    };
+    let mut identity = Identity {
+        geometry: Geometry::new(ranks.len(), job.options.depth).ok_or_else(|| {
+            ErrorKind::Usage(format!(
+                "{} rounds in flight: 1, 2, 4 or 8",
+                job.options.depth
+            ))
+        })?,
+        generation: job.generation(name),
+        nonce: job.nonce,
+    };
+    if ranks.len() > 32 && job.options.depth > 2 {
+        // A table takes at most 64 KiB.
+        identity.geometry = Geometry::new(ranks.len(), 2).unwrap_or(identity.geometry);
+    }
+
+    let listener = Mesh::listen(job.ip)
+        .map_err(|error| ErrorKind::Io(format!("cannot listen on {}: {error}", job.ip)))?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| ErrorKind::Io(error.to_string()))?;
+    let wants_table = job.options.path != PathChoice::Tcp;
+    let mut created =
+        (me == 0 && wants_table).then(|| create(job, name, &identity).map_err(Refusal::from));
+    let segment = created.as_ref().map(|created| match created {
+        Ok(segment) => Ok(segment.path().to_owned()),
+        Err(refusal) => Err(refusal.clone()),
+    });
+    let mut fields = job.options.agreement(job.size);
+    fields.push((
+        "timeout of the group".to_owned(),
+        format!("{} s", timeout.as_secs_f64()),
+    ));
+    let offer = job::encode(&Offer {
+        fields,
+        address,
+        segment,
+    });
+    let offers: Vec<Offer> = job::decode(ranks, &gather("offer", &offer)?)?;
+    let all_fields: Vec<_> = offers.iter().map(|offer| offer.fields.clone()).collect();
+    job::compare(ranks, &all_fields)?;
+
+    let held = match &offers[0].segment {
+        None => Err(Refusal(ErrorKind::Io("TCP was asked for".to_owned()))),
+        Some(Err(refusal)) => Err(refusal.clone()),
+        Some(Ok(path)) => {
+            let attached = match created.take() {
+                Some(created) => created,
+                None => Segment::attach(path, &identity, me).map_err(Refusal::from),
+            };
+            prove(ranks, me, attached, &gather)?
+        }
+    };
+    let addresses: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
+    let token = job
+        .token
+        .derive(&format!("group {name} {}", identity.generation));
+    let mut mesh = Mesh::connect(listener, &addresses, me, &token, deadline)
+        .map_err(|error| unconnected(&error))?;
+    mesh.spin = if ranks.len() <= cpus() {
+        MESH_SPIN
+    } else {
+        Duration::ZERO
+    };
+    match held {
+        Ok(segment) => {
+            let (storage, locks) = segment.into_parts();
+            let label = name.to_owned();
+            let world = ranks.to_vec();
+            let mut table = Table::new(storage, me, job.options.waiting.ladder(ranks.len()))
+                .with_liveness(Box::new(locks))
+                .with_notice(Box::new(move |silent, waited| {
+                    tracing::warn!(
+                        "group {label}: rank {} alive, silent {:.0} s, last round {} `{}`",
+                        world.get(silent.rank).copied().unwrap_or(silent.rank),
+                        waited.as_secs_f64(),
+                        silent.last_round,
+                        silent.last_label
+                    );
+                }));
+            if job.options.timing {
+                table = table.with_timing();
+            }
+            Ok((
+                Path::Table(TablePath::new(table, mesh)),
+                "every rank attached and proved it".to_owned(),
+            ))
+        }
+        Err(Refusal(kind)) if job.options.path == PathChoice::Table => Err(kind),
+        Err(Refusal(kind)) => {
+            if wants_table && me == 0 {
+                tracing::warn!("group {name} uses TCP: {kind}");
+            }
+            Ok((
+                Path::Tcp(TcpPath::new(mesh, job.options.timing)),
+                kind.to_string(),
+            ))
+        }
+    }
+}
+
+fn create(job: &Job, name: &str, identity: &Identity) -> Result<Segment, SegmentError> {
+    let readable: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .take(40)
+        .collect();
+    let unique = getrandom::u32().map_err(|error| SegmentError::Io {
+        path: job.options.folder.clone(),
+        what: error.to_string(),
+    })?;
+    let file = format!(
+        "rankpact-{}-{:016x}{:016x}-{readable}-{unique:08x}",
+        nix::unistd::geteuid(),
+        job.nonce[0],
+        job.nonce[1],
+    );
+    Segment::create(&job.options.folder.join(file), identity, 1, 0)
+}
+
+/// The segment if every member has attached it and has seen the proof of every other; else the first refusal.
+fn prove(
+    ranks: &[usize],
+    me: usize,
+    mut attached: Result<Segment, Refusal>,
+    gather: &dyn Fn(&str, &[u8]) -> Result<Vec<Vec<u8>>, ErrorKind>,
+) -> Result<Result<Segment, Refusal>, ErrorKind> {
+    let token = getrandom::u64().map_err(|error| ErrorKind::Io(error.to_string()))?;
+    if let Ok(segment) = &attached {
+        segment.prove(me, token);
+    }
+    let vote = attached.as_ref().map(|_| token).map_err(Clone::clone);
+    let votes: Vec<Result<u64, Refusal>> =
+        job::decode(ranks, &gather("attached", &job::encode(&vote))?)?;
+    if let Ok(segment) = &mut attached {
+        // Whoever could attach has: nobody needs the name any more.
+        segment.unlink();
+    }
+    if let Some(refusal) = votes.iter().find_map(|vote| vote.as_ref().err()) {
+        return Ok(Err(refusal.clone()));
+    }
+    let seen = attached.and_then(|segment| {
+        let stranger = votes
+            .iter()
+            .enumerate()
+            .find(|(rank, vote)| vote.as_ref().ok() != Some(&segment.proof(*rank)));
+        match stranger {
+            None => Ok(segment),
+            Some((rank, _)) => {
+                let what = format!(
+                    "rank {} does not share the memory of rank {}",
+                    ranks[rank], ranks[me]
+                );
+                Err(Refusal(ErrorKind::Io(what)))
+            }
+        }
+    });
+    let vote = seen.as_ref().map(|_| ()).map_err(Clone::clone);
+    let votes: Vec<Result<(), Refusal>> =
+        job::decode(ranks, &gather("proved", &job::encode(&vote))?)?;
+    Ok(match votes.into_iter().find_map(Result::err) {
+        Some(refusal) => Err(refusal),
+        None => seen,
+    })
+}
+
+fn unconnected(error: &MeshError) -> ErrorKind {
+    ErrorKind::Io(format!("the connections of the group: {error}"))
+}

@@ -1,0 +1,424 @@
+//! A group: an ordered set of ranks with its own table and its own round counter.
+
+use crate::attach::{Members, attach};
+use crate::error::{Error, ErrorKind};
+use crate::job::Job;
+use crate::mesh::Mesh;
+use crate::op::{Call, Op};
+use crate::options::{Options, cpus};
+use crate::path::table::TablePath;
+use crate::path::tcp::{Abortion, TcpPath};
+use crate::path::{Path, Round};
+use rankpact_shm::{Aborter, Geometry, Storage, Table, Timing};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An ordered set of ranks that agree in rounds.
+///
+/// Every operation waits for all members, and every member must make the same calls in the same order; one that does
+/// not is an error on every rank, in that round. After a failure every later call fails at once with its origin. All
+/// operations take `&mut self`: two threads cannot interleave rounds of one group. Dropping a group closes it, and in a
+/// thread that panics it aborts.
+///
+/// # If a peer dies
+///
+/// Waiting ranks are told within 50 ms, whatever the deadline: [`ErrorKind::PeerDied`] names it.
+pub struct Group {
+    name: String,
+    ranks: Vec<usize>,
+    me: usize,
+    job: Option<Arc<Job>>,
+    timeout: Duration,
+    state: State,
+    failure: Option<Error>,
+    reason: String,
+    registration: Option<u64>,
+}
+
+enum State {
+    Unopened,
+    Open(Path),
+    Closed,
+}
+
+/// The path that a group's rounds take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathKind {
+    /// One rank: nothing travels.
+    Alone,
+    /// Rows in shared memory; wider data over TCP.
+    Table,
+    /// Everything over TCP.
+    Tcp,
+}
+
+impl fmt::Display for PathKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Alone => "alone",
+            Self::Table => "table",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("name", &self.name)
+            .field("ranks", &self.ranks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    pub(crate) fn new(name: &str, ranks: Vec<usize>, me: usize, job: Arc<Job>) -> Self {
+        Self {
+            name: name.to_owned(),
+            ranks,
+            me,
+            timeout: job.options.timeout,
+            job: Some(job),
+            state: State::Unopened,
+            failure: None,
+            reason: String::new(),
+            registration: None,
+        }
+    }
+
+    /// Groups whose ranks are threads of this process, over a table in its heap, or over TCP if the options say so.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Usage`] for a number of ranks outside of 1 to 64, [`ErrorKind::Io`] if the system refuses a socket.
+    pub fn threads(name: &str, ranks: usize, options: &Options) -> Result<Vec<Self>, Error> {
+        let error = |kind| Error {
+            group: name.to_owned(),
+            round: 0,
+            operation: "group".to_owned(),
+            label: String::new(),
+            rank: 0,
+            kind: Box::new(kind),
+        };
+        let geometry = Geometry::new(ranks, if ranks > 32 { 2 } else { options.depth })
+            .ok_or_else(|| {
+                error(ErrorKind::Usage(format!(
+                    "a group of {ranks} threads: 1 to 64"
+                )))
+            })?;
+        let storage = Arc::new(Storage::heap(geometry, 1));
+        let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
+        let open = |(me, mut mesh): (usize, Mesh)| {
+            if ranks > cpus() {
+                mesh.spin = Duration::ZERO;
+            }
+            let path = if options.path == crate::PathChoice::Tcp {
+                Path::Tcp(TcpPath::new(mesh, options.timing))
+            } else {
+                let mut table = Table::new(Arc::clone(&storage), me, options.waiting.ladder(ranks));
+                if options.timing {
+                    table = table.with_timing();
+                }
+                Path::Table(TablePath::new(table, mesh))
+            };
+            Self {
+                name: name.to_owned(),
+                ranks: (0..ranks).collect(),
+                me,
+                job: None,
+                timeout: options.timeout,
+                state: State::Open(path),
+                failure: None,
+                reason: "threads of one process".to_owned(),
+                registration: None,
+            }
+        };
+        Ok(meshes.into_iter().enumerate().map(open).collect())
+    }
+
+    /// Changes the deadline of calls that have none of their own. Must be equal on all ranks when the group opens.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// This rank within the group.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.me
+    }
+
+    /// How many ranks the group has.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The world ranks of the members, in the order of the group.
+    #[must_use]
+    pub fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
+    /// The round of the last call; 0 before the first.
+    #[must_use]
+    pub fn round(&self) -> u64 {
+        match &self.state {
+            State::Open(path) => path.round(),
+            State::Unopened | State::Closed => 0,
+        }
+    }
+
+    /// The path of the group and why it is that one; `None` before the group has opened.
+    #[must_use]
+    pub fn path(&self) -> Option<(PathKind, &str)> {
+        match &self.state {
+            State::Open(Path::Alone { .. }) => Some((PathKind::Alone, &self.reason)),
+            State::Open(Path::Table(_)) => Some((PathKind::Table, &self.reason)),
+            State::Open(Path::Tcp(_)) => Some((PathKind::Tcp, &self.reason)),
+            State::Unopened | State::Closed => None,
+        }
+    }
+
+    /// Where the time of the last round went, if the options ask for it.
+    #[must_use]
+    pub fn timing(&self) -> Option<Timing> {
+        match &self.state {
+            State::Open(path) => path.timing(),
+            State::Unopened | State::Closed => None,
+        }
+    }
+
+    /// What each rank contributed to `slot` of the last reduction, in the order of the group.
+    ///
+    /// Known until this rank's next call, for rows of up to 64 slots.
+    #[must_use]
+    pub fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
+        match &self.state {
+            State::Open(path) => path.contributions(slot),
+            State::Unopened | State::Closed => None,
+        }
+    }
+
+    /// Opens the group: waits for all members, and agrees with them on the path.
+    ///
+    /// The first call does this by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Timeout`] names the members that did not come, [`ErrorKind::Config`] a setting or a list of
+    /// members that differs.
+    pub fn ready(&mut self) -> Result<(), Error> {
+        let timeout = self.timeout;
+        self.run(
+            "open",
+            Call {
+                label: "",
+                timeout: Some(timeout),
+            },
+            |_, _| Ok(()),
+        )
+    }
+
+    /// Reduces `values` over all ranks, slot by slot and in place.
+    ///
+    /// Up to 8 slots go through the table in one hand-over of a cache line or two; wider ones over TCP.
+    ///
+    /// Blocks until all ranks have made the same call, at most for the deadline.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the round, the same on every rank of the host. `values` are then unchanged.
+    ///
+    /// # Source
+    ///
+    /// All read all, one hop: PROTOCOL.md of `rankpact-shm`.
+    #[inline]
+    pub fn all_reduce<'a>(
+        &mut self,
+        op: Op,
+        values: &mut [i64],
+        call: impl Into<Call<'a>>,
+    ) -> Result<(), Error> {
+        self.run(operation(op), call.into(), |path, round| {
+            path.all_reduce(op, values, round)
+        })
+    }
+
+    /// Gives the bytes of `root`, a rank of the group, to all ranks: theirs are replaced.
+    ///
+    /// Blocks until all ranks have made the same call, at most for the deadline.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the round. The bytes of the other ranks are then unspecified.
+    pub fn broadcast<'a>(
+        &mut self,
+        root: usize,
+        bytes: &mut Vec<u8>,
+        call: impl Into<Call<'a>>,
+    ) -> Result<(), Error> {
+        let size = self.size();
+        self.run("broadcast", call.into(), |path, round| {
+            if root >= size {
+                return Err(ErrorKind::Usage(format!(
+                    "root {root} is not among {size} ranks"
+                )));
+            }
+            path.broadcast(root, bytes, round)
+        })
+    }
+
+    /// Waits until all ranks have come here, at most for the deadline.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the round.
+    pub fn barrier<'a>(&mut self, call: impl Into<Call<'a>>) -> Result<(), Error> {
+        self.run("barrier", call.into(), |path, round| path.barrier(round))
+    }
+
+    /// Ends the job on every rank, or this group where it has no job: all groups fail with this rank and `reason`.
+    ///
+    /// Does not block.
+    pub fn abort(&self, reason: &str) {
+        if let Some(aborter) = self.aborter() {
+            aborter.abort(reason);
+        }
+        if let Some(job) = &self.job {
+            job.abort(reason);
+        }
+    }
+
+    /// Leaves in good order; dropping does the same.
+    ///
+    /// Peers still get every result this rank took part in. Waits up to 2 s for them to leave too.
+    pub fn close(&mut self) {
+        if let (Some(number), Some(job)) = (self.registration.take(), &self.job) {
+            job.unregister(number);
+        }
+        if let State::Open(mut path) = std::mem::replace(&mut self.state, State::Closed) {
+            path.close();
+        }
+    }
+
+    fn aborter(&self) -> Option<Aborter> {
+        match &self.state {
+            State::Open(Path::Table(path)) => Some(path.aborter()),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn run<T>(
+        &mut self,
+        operation: &str,
+        call: Call<'_>,
+        body: impl FnOnce(&mut Path, &Round<'_>) -> Result<T, ErrorKind>,
+    ) -> Result<T, Error> {
+        if self.failure.is_some() || !matches!(self.state, State::Open(_)) {
+            self.open(operation, call)?;
+        }
+        let round = Round {
+            label: call.label,
+            timeout: call.timeout.unwrap_or(self.timeout),
+            ranks: &self.ranks,
+        };
+        let State::Open(path) = &mut self.state else {
+            return Err(self.fail(operation, call, ErrorKind::Closed));
+        };
+        match body(path, &round) {
+            Ok(value) => Ok(value),
+            Err(kind) => Err(self.fail(operation, call, kind)),
+        }
+    }
+
+    /// Sees to it that the group can be called: opens it, or says why not.
+    #[cold]
+    fn open(&mut self, operation: &str, call: Call<'_>) -> Result<(), Error> {
+        if let Some(origin) = self.failure.clone() {
+            return Err(self.error(operation, call, ErrorKind::Poisoned { origin }));
+        }
+        let (State::Unopened, Some(job)) = (&self.state, self.job.clone()) else {
+            return Err(self.error(operation, call, ErrorKind::Closed));
+        };
+        let members = Members {
+            name: &self.name,
+            ranks: &self.ranks,
+            me: self.me,
+            timeout: self.timeout,
+        };
+        let attached = if self.ranks.len() == 1 {
+            Ok((Path::Alone { round: 0 }, "one rank".to_owned()))
+        } else {
+            attach(&job, &members)
+        };
+        let (mut path, reason) = attached.map_err(|kind| self.fail(operation, call, kind))?;
+        match &mut path {
+            Path::Table(path) => self.registration = Some(job.register(path.aborter())),
+            Path::Tcp(path) => path.watch_abortion(Abortion(Box::new(move || job.aborted()))),
+            Path::Alone { .. } => {}
+        }
+        self.state = State::Open(path);
+        self.reason = reason;
+        Ok(())
+    }
+
+    fn error(&self, operation: &str, call: Call<'_>, kind: ErrorKind) -> Error {
+        Error {
+            group: self.name.clone(),
+            round: self.round(),
+            operation: operation.to_owned(),
+            label: call.label.to_owned(),
+            rank: self.ranks[self.me],
+            kind: Box::new(kind),
+        }
+    }
+
+    /// The error of a call, kept if it ends the group.
+    #[cold]
+    fn fail(&mut self, operation: &str, call: Call<'_>, kind: ErrorKind) -> Error {
+        // Who aborted the whole job is known better than who passed it on.
+        let kind = match (kind, self.job.as_ref().and_then(|job| job.aborted())) {
+            (ErrorKind::Aborted { .. }, Some(aborted)) => aborted,
+            (kind, _) => kind,
+        };
+        let harmless = matches!(
+            kind,
+            ErrorKind::Usage(_)
+                | ErrorKind::Overflow { .. }
+                | ErrorKind::Forked
+                | ErrorKind::Closed
+        );
+        let error = self.error(operation, call, kind);
+        if !harmless {
+            self.failure = Some(error.clone());
+        }
+        error
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abort("a thread of this rank panicked");
+        }
+        self.close();
+    }
+}
+
+fn operation(op: Op) -> &'static str {
+    match op {
+        Op::Min => "min",
+        Op::Max => "max",
+    }
+}

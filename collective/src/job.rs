@@ -1,0 +1,233 @@
+//! What all groups of one rank share: its place in the job, the rendezvous, and the word that ends it all.
+
+use crate::error::{Error, ErrorKind, Silent};
+use crate::options::Options;
+use crate::rendezvous::{Ended, Link, LinkError, Server};
+use crate::token::Token;
+use rankpact_shm::Aborter;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The groups to be told when the job is aborted, by number of registration.
+type Aborters = Arc<Mutex<BTreeMap<u64, Aborter>>>;
+
+/// One rank's membership in a job. The link closes when the last group and the world are gone.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) options: Options,
+    /// The random number of the job, part of the name of every segment.
+    pub(crate) nonce: [u64; 2],
+    /// Where this rank listens for its peers.
+    pub(crate) ip: IpAddr,
+    pub(crate) token: Token,
+    link: Link,
+    /// After the link: the last to leave is the one that serves.
+    _server: Mutex<Option<Server>>,
+    aborters: Aborters,
+    names: Mutex<BTreeMap<String, u64>>,
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A thread that panicked with one of our locks has left a map as it was before or after one insertion.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What [`Job::new`] puts together.
+pub(crate) struct Membership {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) options: Options,
+    pub(crate) nonce: [u64; 2],
+    pub(crate) ip: IpAddr,
+    pub(crate) token: Token,
+    pub(crate) link: Link,
+    pub(crate) server: Option<Server>,
+}
+
+impl Job {
+    pub(crate) fn new(membership: Membership) -> Arc<Self> {
+        let Membership {
+            rank,
+            size,
+            options,
+            nonce,
+            ip,
+            token,
+            link,
+            server,
+        } = membership;
+        let aborters = Aborters::default();
+        let told = Arc::clone(&aborters);
+        link.on_abort(Box::new(move |rank, reason| {
+            let reason = format!("rank {rank} aborted: {reason}");
+            locked(&told)
+                .values()
+                .for_each(|aborter| aborter.abort(&reason));
+        }));
+        let names = Mutex::default();
+        Arc::new(Self {
+            rank,
+            size,
+            options,
+            nonce,
+            ip,
+            token,
+            link,
+            _server: Mutex::new(server),
+            aborters,
+            names,
+        })
+    }
+
+    /// Gathers `payload` from all `members`; errors are those of `group`.
+    pub(crate) fn gather(
+        &self,
+        group: &str,
+        step: &str,
+        members: &[usize],
+        payload: &[u8],
+        deadline: std::time::Instant,
+    ) -> Result<Vec<Vec<u8>>, ErrorKind> {
+        let started = std::time::Instant::now();
+        self.link
+            .gather(&format!("{group}/{step}"), members, payload, deadline)
+            .map_err(|error| link_error(error, self.rank, started.elapsed()))
+    }
+
+    /// How often a group of that name has been made before.
+    pub(crate) fn generation(&self, name: &str) -> u64 {
+        let mut names = locked(&self.names);
+        let next = names.entry(name.to_owned()).or_default();
+        *next += 1;
+        *next - 1
+    }
+
+    /// Lets an abort of the job reach a group; the number takes it back.
+    pub(crate) fn register(&self, aborter: Aborter) -> u64 {
+        if let Some(Ended::Aborted { rank, reason }) = self.link.ended() {
+            aborter.abort(&format!("rank {rank} aborted: {reason}"));
+        }
+        let mut aborters = locked(&self.aborters);
+        let number = aborters.last_key_value().map_or(0, |(last, _)| last + 1);
+        aborters.insert(number, aborter);
+        number
+    }
+
+    pub(crate) fn unregister(&self, number: u64) {
+        locked(&self.aborters).remove(&number);
+    }
+
+    /// Ends the job on all ranks: the groups of this rank first, for they name their origin themselves.
+    pub(crate) fn abort(&self, reason: &str) {
+        locked(&self.aborters)
+            .values()
+            .for_each(|aborter| aborter.abort(reason));
+        self.link.abort(reason);
+    }
+
+    /// Who aborted the job, and why, if somebody has.
+    pub(crate) fn aborted(&self) -> Option<ErrorKind> {
+        match self.link.ended() {
+            Some(Ended::Aborted { rank, reason }) => Some(ErrorKind::Aborted { rank, reason }),
+            _ => None,
+        }
+    }
+}
+
+/// The error of a rank that has no group yet.
+pub(crate) fn join_error(rank: usize, kind: ErrorKind) -> Error {
+    Error {
+        group: "world".to_owned(),
+        round: 0,
+        operation: "join".to_owned(),
+        label: String::new(),
+        rank,
+        kind: Box::new(kind),
+    }
+}
+
+pub(crate) fn link_error(error: LinkError, by: usize, after: std::time::Duration) -> ErrorKind {
+    let unseen = |rank| Silent {
+        rank,
+        last_round: 0,
+        last_label: String::new(),
+    };
+    match error {
+        LinkError::Missing { ranks } => ErrorKind::Timeout {
+            by,
+            after,
+            missing: ranks.into_iter().map(unseen).collect(),
+        },
+        LinkError::Died { rank } => ErrorKind::PeerDied {
+            rank,
+            last_round: 0,
+        },
+        LinkError::Left { rank } => ErrorKind::PeerClosed {
+            rank,
+            last_round: 0,
+        },
+        LinkError::Members { one, other } => ErrorKind::Config {
+            field: "ranks of the group".to_owned(),
+            one: (one.0, format!("{:?}", one.1)),
+            other: (other.0, format!("{:?}", other.1)),
+        },
+        LinkError::Aborted { rank, reason } => ErrorKind::Aborted { rank, reason },
+        LinkError::Closed => ErrorKind::Closed,
+        LinkError::Usage(what) => ErrorKind::Usage(what),
+        other @ (LinkError::Unreachable { .. } | LinkError::Refused { .. } | LinkError::Io(_)) => {
+            ErrorKind::Io(other.to_string())
+        }
+    }
+}
+
+/// The first field in which two ranks differ, as the error that all of them return.
+///
+/// `all` holds the fields of each rank of `ranks`; every rank has the same lists, and so finds the same difference.
+pub(crate) fn compare(ranks: &[usize], all: &[Vec<(String, String)>]) -> Result<(), ErrorKind> {
+    let Some(first) = all.first() else {
+        return Ok(());
+    };
+    for (rank, fields) in ranks.iter().zip(all) {
+        for (i, (name, value)) in first.iter().enumerate() {
+            let theirs = fields.get(i).map_or("nothing", |field| {
+                if field.0 == *name {
+                    &field.1
+                } else {
+                    "nothing"
+                }
+            });
+            if theirs != value {
+                return Err(ErrorKind::Config {
+                    field: name.clone(),
+                    one: (ranks[0], value.clone()),
+                    other: (*rank, theirs.to_owned()),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Small values as bytes of a gather.
+pub(crate) fn encode(value: &impl serde::Serialize) -> Vec<u8> {
+    // Our own types have string keys and no failing implementations; an empty answer is refused by every reader.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// What each of `ranks` sent in a gather.
+pub(crate) fn decode<T: serde::de::DeserializeOwned>(
+    ranks: &[usize],
+    all: &[Vec<u8>],
+) -> Result<Vec<T>, ErrorKind> {
+    let one = |(rank, bytes): (&usize, &Vec<u8>)| {
+        serde_json::from_slice(bytes).map_err(|error| {
+            ErrorKind::Io(format!(
+                "rank {rank} speaks another version of the protocol: {error}"
+            ))
+        })
+    };
+    ranks.iter().zip(all).map(one).collect()
+}

@@ -1,0 +1,119 @@
+//! The paths of a round: rows in a table, or frames over TCP. The round counter is the same on both.
+
+pub(crate) mod data;
+pub(crate) mod table;
+pub(crate) mod tcp;
+
+use crate::error::ErrorKind;
+use crate::op::Op;
+use rankpact_shm::{Kind, Timing};
+use std::time::Duration;
+use table::TablePath;
+use tcp::TcpPath;
+
+/// How the rounds of one group travel.
+#[derive(Debug)]
+pub(crate) enum Path {
+    /// The group has one rank: nothing travels.
+    Alone {
+        round: u64,
+    },
+    Table(TablePath),
+    Tcp(TcpPath),
+}
+
+/// One call, as the paths see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round<'a> {
+    pub(crate) label: &'a str,
+    pub(crate) timeout: Duration,
+    /// World ranks of the members, for errors.
+    pub(crate) ranks: &'a [usize],
+}
+
+impl Op {
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::Min => Kind::Min,
+            Self::Max => Kind::Max,
+        }
+    }
+}
+
+impl Path {
+    pub(crate) fn round(&self) -> u64 {
+        match self {
+            Self::Alone { round } => *round,
+            Self::Table(path) => path.round(),
+            Self::Tcp(path) => path.round(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn all_reduce(
+        &mut self,
+        op: Op,
+        values: &mut [i64],
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        match self {
+            Self::Table(path) => path.all_reduce(op, values, round),
+            Self::Tcp(path) => path.all_reduce(op, values, round),
+            Self::Alone { round } => {
+                *round += 1;
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn broadcast(
+        &mut self,
+        root: usize,
+        bytes: &mut Vec<u8>,
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        match self {
+            Self::Table(path) => path.broadcast(root, bytes, round),
+            Self::Tcp(path) => path.broadcast(root, bytes, round),
+            Self::Alone { round } => {
+                *round += 1;
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn barrier(&mut self, round: &Round<'_>) -> Result<(), ErrorKind> {
+        match self {
+            Self::Table(path) => path.barrier(round),
+            Self::Tcp(path) => path.barrier(round),
+            Self::Alone { round } => {
+                *round += 1;
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
+        match self {
+            Self::Table(path) => path.contributions(slot),
+            Self::Tcp(path) => path.contributions(slot),
+            Self::Alone { .. } => None,
+        }
+    }
+
+    pub(crate) fn timing(&self) -> Option<Timing> {
+        match self {
+            Self::Table(path) => path.timing(),
+            Self::Tcp(path) => path.timing(),
+            Self::Alone { .. } => None,
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        match self {
+            Self::Table(path) => path.close(),
+            Self::Tcp(path) => path.close(),
+            Self::Alone { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Rounds through a table in shared memory; wider data follows over TCP, announced in the table and committed there.
+
+use super::Round;
+use super::data::{Exchange, Stop, Wire};
+use crate::error::{Described, ErrorKind, Silent};
+use crate::mesh::{ExchangeError, Mesh, MeshError};
+use crate::op::Op;
+use rankpact_shm::{
+    Aborter, Announcement, CallView, Cause, FREE_WORDS, Failure, Kind, MAX_SLOTS, Missing,
+    RoundError, Table, Timing, Trouble,
+};
+use std::time::{Duration, Instant};
+
+/// Bytes of a broadcast that ride in the root's row.
+const INLINE: usize = 8 * (FREE_WORDS - 1);
+
+/// How long a broken connection may mean a death that the locks have not shown yet.
+const GRACE: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct TablePath {
+    table: Table,
+    wire: Wire,
+    /// The last round left its contributions on the wire, not in the table.
+    wide: bool,
+}
+
+impl TablePath {
+    pub(crate) fn new(table: Table, mesh: Mesh) -> Self {
+        Self {
+            table,
+            wire: Wire::new(mesh),
+            wide: false,
+        }
+    }
+
+    pub(crate) fn aborter(&self) -> Aborter {
+        self.table.aborter()
+    }
+
+    /// The round of the last call, or the one that failed: a call that could not begin belongs to it.
+    pub(crate) fn round(&self) -> u64 {
+        self.table
+            .failure()
+            .map_or(self.table.round(), |failure| failure.round)
+    }
+
+    pub(crate) fn timing(&self) -> Option<Timing> {
+        self.table.timing()
+    }
+
+    pub(crate) fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
+        if self.wide {
+            self.wire.contributions(slot)
+        } else {
+            self.table.contributions(slot)
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.table.close();
+        self.wire.mesh.close();
+    }
+
+    #[inline]
+    pub(crate) fn all_reduce(
+        &mut self,
+        op: Op,
+        values: &mut [i64],
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        self.wide = values.len() > MAX_SLOTS;
+        if self.wide {
+            return self.reduce_wide(op, values, round);
+        }
+        self.table
+            .all_reduce(op.kind(), round.label, values, round.timeout)
+            .map_err(|error| kind_of(error, round.ranks))
+    }
+
+    pub(crate) fn barrier(&mut self, round: &Round<'_>) -> Result<(), ErrorKind> {
+        self.wide = false;
+        self.table
+            .all_reduce(Kind::Barrier, round.label, &mut [], round.timeout)
+            .map_err(|error| kind_of(error, round.ranks))
+    }
+
+    fn reduce_wide(
+        &mut self,
+        op: Op,
+        values: &mut [i64],
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        let width = i64::try_from(values.len()).unwrap_or(i64::MAX);
+        let announcement = Announcement {
+            travelling: 8 * values.len() as u64,
+            ..Announcement::default()
+        };
+        let mut kept = values.to_vec();
+        self.described(
+            op.kind(),
+            width,
+            announcement,
+            round,
+            |wire, exchange, guard| wire.all_reduce(exchange, op, &mut kept, guard),
+        )?;
+        values.copy_from_slice(&kept);
+        Ok(())
+    }
+
+    pub(crate) fn broadcast(
+        &mut self,
+        root: usize,
+        bytes: &mut Vec<u8>,
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        self.wide = true;
+        let mine = if self.table.rank() == root {
+            announce_bytes(bytes)
+        } else {
+            Announcement::default()
+        };
+        let mut got = if self.table.rank() == root {
+            std::mem::take(bytes)
+        } else {
+            Vec::new()
+        };
+        let description = i64::try_from(root).unwrap_or(i64::MAX);
+        let travelled = self.described(
+            Kind::Broadcast,
+            description,
+            mine,
+            round,
+            |wire, exchange, guard| wire.broadcast(exchange, root, &mut got, guard),
+        );
+        if self.table.rank() == root {
+            *bytes = got;
+            return travelled.map(drop);
+        }
+        *bytes = if travelled? {
+            got
+        } else {
+            inline_bytes(&self.table.announced(root))
+        };
+        Ok(())
+    }
+
+    /// A described round: announce, let the data travel if there is any, commit. Whether any did.
+    fn described(
+        &mut self,
+        kind: Kind,
+        description: i64,
+        announcement: Announcement,
+        round: &Round<'_>,
+        travel: impl FnOnce(
+            &mut Wire,
+            &Exchange<'_>,
+            &mut dyn FnMut() -> Result<(), RoundError>,
+        ) -> Result<(), ExchangeError<Stop<RoundError>>>,
+    ) -> Result<bool, ErrorKind> {
+        let started = Instant::now();
+        let Self { table, wire, .. } = self;
+        let in_errors = |error| kind_of(error, round.ranks);
+        if !table
+            .announce(kind, round.label, description, announcement, round.timeout)
+            .map_err(in_errors)?
+        {
+            return Ok(false);
+        }
+        let exchange = Exchange {
+            round: table.round(),
+            label: round.label,
+            deadline: started + round.timeout,
+        };
+        if let Err(error) = travel(wire, &exchange, &mut || table.watch()) {
+            return Err(in_errors(give_up(table, error, started)));
+        }
+        table
+            .commit(round.timeout.saturating_sub(started.elapsed()))
+            .map_err(in_errors)?;
+        Ok(true)
+    }
+}
+
+fn announce_bytes(bytes: &[u8]) -> Announcement {
+    let mut announcement = Announcement {
+        free: [bytes.len() as u64, 0, 0, 0, 0],
+        ..Announcement::default()
+    };
+    if bytes.len() > INLINE {
+        announcement.travelling = bytes.len() as u64;
+    } else {
+        for (word, eight) in announcement.free[1..].iter_mut().zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..eight.len()].copy_from_slice(eight);
+            *word = u64::from_le_bytes(padded);
+        }
+    }
+    announcement
+}
+
+fn inline_bytes(announcement: &Announcement) -> Vec<u8> {
+    let [len, words @ ..] = announcement.free;
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.truncate(usize::try_from(len).unwrap_or(INLINE));
+    bytes
+}
+
+/// Ends the open round because its data did not come, for the reason that the table knows or else the wire.
+fn give_up(
+    table: &mut Table,
+    error: ExchangeError<Stop<RoundError>>,
+    started: Instant,
+) -> RoundError {
+    let waited = started.elapsed();
+    match error {
+        ExchangeError::Stopped(Stop::Guard(error)) => error,
+        ExchangeError::Stopped(Stop::Mismatch { peer, .. }) => table.fail(Trouble::Other(
+            &format!("rank {peer} sent data of another call than it had announced"),
+        )),
+        ExchangeError::Mesh(MeshError::Missing { peers }) => table.fail(Trouble::Timeout {
+            ranks: &peers,
+            waited,
+        }),
+        ExchangeError::Mesh(MeshError::Left { peer }) => table.fail(Trouble::Closed { rank: peer }),
+        ExchangeError::Mesh(MeshError::Died { peer }) => {
+            // A connection breaks a moment before the kernel has released the lock; an abort closes it too.
+            let until = Instant::now() + GRACE;
+            while Instant::now() < until {
+                if let Err(error) = table.watch() {
+                    return error;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            table.fail(Trouble::Died { rank: peer })
+        }
+        ExchangeError::Mesh(other) => table.fail(Trouble::Other(&other.to_string())),
+    }
+}
+
+/// A failure in terms of world ranks.
+pub(crate) fn kind_of(error: RoundError, ranks: &[usize]) -> ErrorKind {
+    let world = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
+    let silent = |missing: Missing| Silent {
+        rank: world(missing.rank),
+        last_round: missing.last_round,
+        last_label: missing.last_label,
+    };
+    let described = |view: CallView| Described {
+        rank: world(view.rank),
+        operation: view
+            .kind
+            .map_or_else(|| "unknown call".to_owned(), |kind| kind.to_string()),
+        shape: view.shape_text(),
+        label: view.label,
+    };
+    let (RoundError::Failed(Failure { by, cause, .. })
+    | RoundError::Poisoned(Failure { by, cause, .. })) = error
+    else {
+        return match error {
+            RoundError::Closed => ErrorKind::Closed,
+            other => ErrorKind::Usage(other.to_string()),
+        };
+    };
+    match cause {
+        Cause::Timeout { after, missing } => ErrorKind::Timeout {
+            by: world(by),
+            after,
+            missing: missing.into_iter().map(silent).collect(),
+        },
+        Cause::Died(missing) => ErrorKind::PeerDied {
+            rank: world(missing.rank),
+            last_round: missing.last_round,
+        },
+        Cause::Closed(missing) => ErrorKind::PeerClosed {
+            rank: world(missing.rank),
+            last_round: missing.last_round,
+        },
+        Cause::Mismatch { one, other } => ErrorKind::Mismatch {
+            one: described(one),
+            other: described(other),
+        },
+        Cause::Aborted { reason } => ErrorKind::Aborted {
+            rank: world(by),
+            reason,
+        },
+        other => ErrorKind::Io(format!("{other:?}")),
+    }
+}

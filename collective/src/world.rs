@@ -1,0 +1,459 @@
+//! The world: all ranks of a job, and how one of them joins.
+
+use crate::error::{Error, ErrorKind};
+use crate::group::Group;
+use crate::job::{self, Job, Membership, join_error};
+use crate::options::Options;
+use crate::rendezvous::{Link, LinkError, Server};
+use crate::token::Token;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Where the ranks of a job meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rendezvous {
+    /// A folder that only this user can write and that belongs to this job alone: rank 0 leaves port and token in it.
+    Folder(PathBuf),
+    /// `host:port` on which rank 0 listens; all ranks know the token.
+    Address {
+        /// The address.
+        address: String,
+        /// What a rank must know to be let in.
+        token: String,
+    },
+}
+
+/// How one rank joins a world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// This rank.
+    pub rank: usize,
+    /// How many ranks there are.
+    pub size: usize,
+    /// Where they meet.
+    pub rendezvous: Rendezvous,
+    /// The random number of the job, 32 hexadecimal digits, where a launcher has chosen one.
+    pub job: Option<String>,
+    /// Settings.
+    pub options: Options,
+}
+
+/// All ranks of a job, as one of them sees it.
+///
+/// Groups outlive it: the connection to the rendezvous closes with the last of them.
+#[derive(Debug)]
+pub struct World {
+    job: Arc<Job>,
+}
+
+const RENDEZVOUS_FILE: &str = "rendezvous";
+/// Between two looks at a file that is not there yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long one attempt to reach the address of a file may take before the file is read again.
+const ATTEMPT: Duration = Duration::from_millis(500);
+
+/// What a rank tells all others when it joins.
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    fields: Vec<(String, String)>,
+    nonce: [u64; 2],
+}
+
+impl Join {
+    /// A join by explicit arguments, with default settings.
+    #[must_use]
+    pub fn new(rank: usize, size: usize, rendezvous: Rendezvous) -> Self {
+        Self {
+            rank,
+            size,
+            rendezvous,
+            job: None,
+            options: Options::default(),
+        }
+    }
+
+    /// The join that `rankpact run` describes in `RANKPACT_RANK`, `RANKPACT_WORLD_SIZE`, `RANKPACT_RENDEZVOUS`
+    /// (`file:///folder` or `tcp://host:port`), `RANKPACT_TOKEN` and `RANKPACT_JOB`.
+    ///
+    /// Settings come from `RANKPACT_TIMEOUT` (seconds), `RANKPACT_PATH`, `RANKPACT_WAIT` and `RANKPACT_SHM_DIR`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Usage`] names the variable that is missing or wrong.
+    pub fn from_env() -> Result<Self, Error> {
+        Self::from_vars(|name| std::env::var(name).ok())
+    }
+
+    /// As [`Join::from_env`], from any source of variables.
+    ///
+    /// # Errors
+    ///
+    /// As [`Join::from_env`].
+    pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let usage = |what: String| join_error(0, ErrorKind::Usage(what));
+        let need = |name: &str| {
+            var(name).ok_or_else(|| {
+                usage(format!(
+                    "{name} is not set: start this program with `rankpact run`"
+                ))
+            })
+        };
+        let number = |name: &str| {
+            let text = need(name)?;
+            text.parse::<usize>()
+                .map_err(|_| usage(format!("{name} is `{text}`, not a number")))
+        };
+        let place = need("RANKPACT_RENDEZVOUS")?;
+        let rendezvous = match (place.strip_prefix("file://"), place.strip_prefix("tcp://")) {
+            (Some(folder), _) if folder.starts_with('/') => Rendezvous::Folder(folder.into()),
+            (_, Some(address)) => Rendezvous::Address {
+                address: address.to_owned(),
+                token: need("RANKPACT_TOKEN")?,
+            },
+            _ => {
+                return Err(usage(format!(
+                    "RANKPACT_RENDEZVOUS is `{place}`: file:///folder or tcp://host:port is needed"
+                )));
+            }
+        };
+        let mut options = Options::default();
+        if let Some(text) = var("RANKPACT_TIMEOUT") {
+            let seconds = text
+                .parse()
+                .ok()
+                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            options.timeout = seconds
+                .ok_or_else(|| usage(format!("RANKPACT_TIMEOUT is `{text}`, not seconds")))?;
+        }
+        if let Some(text) = var("RANKPACT_PATH") {
+            options.path = text
+                .parse()
+                .map_err(|error| usage(format!("RANKPACT_PATH: {error}")))?;
+        }
+        if let Some(text) = var("RANKPACT_WAIT") {
+            options.waiting = text
+                .parse()
+                .map_err(|error| usage(format!("RANKPACT_WAIT: {error}")))?;
+        }
+        if let Some(folder) = var("RANKPACT_SHM_DIR") {
+            options.folder = folder.into();
+        }
+        Ok(Self {
+            rank: number("RANKPACT_RANK")?,
+            size: number("RANKPACT_WORLD_SIZE")?,
+            rendezvous,
+            job: var("RANKPACT_JOB"),
+            options,
+        })
+    }
+}
+
+impl World {
+    /// Joins, and waits until all ranks have joined, at most for the timeout of the options.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Timeout`] names all ranks that are missing, [`ErrorKind::Config`] a setting that differs,
+    /// [`ErrorKind::PeerDied`] a rank that died meanwhile.
+    pub fn connect(join: Join) -> Result<Self, Error> {
+        let rank = join.rank;
+        Self::join(join).map_err(|kind| join_error(rank, kind))
+    }
+
+    fn join(join: Join) -> Result<Self, ErrorKind> {
+        let Join {
+            rank,
+            size,
+            rendezvous,
+            job,
+            options,
+        } = join;
+        if rank >= size {
+            return Err(ErrorKind::Usage(format!(
+                "rank {rank} is not among {size} ranks"
+            )));
+        }
+        let deadline = Instant::now() + options.timeout;
+        let own_nonce = match &job {
+            Some(digits) => parse_nonce(digits)?,
+            None => [random()?, random()?],
+        };
+        let (link, server, ip, token) = match &rendezvous {
+            Rendezvous::Folder(folder) => meet_in_folder(folder, rank, size, deadline)?,
+            Rendezvous::Address { address, token } => {
+                meet_at(address, token, rank, size, deadline)?
+            }
+        };
+        let everybody: Vec<usize> = (0..size).collect();
+        let hello = Hello {
+            fields: options.agreement(size),
+            nonce: own_nonce,
+        };
+        let started = Instant::now();
+        let all = link
+            .gather("world", &everybody, &job::encode(&hello), deadline)
+            .map_err(|error| job::link_error(error, rank, started.elapsed()))?;
+        if let (0, Rendezvous::Folder(folder)) = (rank, &rendezvous) {
+            // Everybody is in; a name that nobody needs any more is one less to leave behind.
+            let _ = fs::remove_file(folder.join(RENDEZVOUS_FILE));
+        }
+        let (fields, nonces): (Vec<_>, Vec<_>) = job::decode::<Hello>(&everybody, &all)?
+            .into_iter()
+            .map(|hello| (hello.fields, hello.nonce))
+            .unzip();
+        job::compare(&everybody, &fields)?;
+        let nonce = nonces[0];
+        let job = Job::new(Membership {
+            rank,
+            size,
+            options,
+            nonce,
+            ip,
+            token,
+            link,
+            server,
+        });
+        Ok(Self { job })
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.job.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.job.size
+    }
+
+    /// A group of `ranks`, in that order: the first is rank 0 of the group.
+    ///
+    /// Returns at once. The members find each other at the group's first call, or at [`Group::ready`], so they may open
+    /// their groups in any order. Every group has its own table and round counter: one for each thread that
+    /// calls.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Usage`] if this rank is not a member, or a rank is named twice or does not exist.
+    pub fn group(&self, name: &str, ranks: &[usize]) -> Result<Group, Error> {
+        let usage = |what: String| Error {
+            group: name.to_owned(),
+            operation: "group".to_owned(),
+            ..join_error(self.job.rank, ErrorKind::Usage(what))
+        };
+        if name.is_empty() || name.len() > 64 || name.contains('/') {
+            return Err(usage(
+                "the name of a group has 1 to 64 bytes and no slash".to_owned(),
+            ));
+        }
+        if let Some(rank) = ranks.iter().find(|rank| **rank >= self.job.size) {
+            return Err(usage(format!(
+                "there is no rank {rank} among {}",
+                self.job.size
+            )));
+        }
+        if let Some(rank) = ranks
+            .iter()
+            .enumerate()
+            .find_map(|(i, rank)| ranks[..i].contains(rank).then_some(rank))
+        {
+            return Err(usage(format!("rank {rank} is named twice")));
+        }
+        if ranks.len() > rankpact_shm::MAX_RANKS {
+            return Err(usage(format!(
+                "a group has at most {} ranks",
+                rankpact_shm::MAX_RANKS
+            )));
+        }
+        let Some(me) = ranks.iter().position(|rank| *rank == self.job.rank) else {
+            return Err(usage(format!("this rank is not among {ranks:?}")));
+        };
+        Ok(Group::new(name, ranks.to_vec(), me, Arc::clone(&self.job)))
+    }
+
+    /// A group of all ranks.
+    ///
+    /// # Errors
+    ///
+    /// As [`World::group`].
+    pub fn everybody(&self, name: &str) -> Result<Group, Error> {
+        self.group(name, &(0..self.job.size).collect::<Vec<_>>())
+    }
+
+    /// Ends the job on every rank: all its groups fail with this rank and `reason`, at once. Does not block.
+    pub fn abort(&self, reason: &str) {
+        self.job.abort(reason);
+    }
+}
+
+fn io(what: &str, error: impl std::fmt::Display) -> ErrorKind {
+    ErrorKind::Io(format!("{what}: {error}"))
+}
+
+fn random() -> Result<u64, ErrorKind> {
+    getrandom::u64().map_err(|error| io("random numbers", error))
+}
+
+fn parse_nonce(digits: &str) -> Result<[u64; 2], ErrorKind> {
+    let wrong = || {
+        ErrorKind::Usage(format!(
+            "the job number `{digits}` is not 32 hexadecimal digits"
+        ))
+    };
+    match (digits.get(..16), digits.get(16..)) {
+        (Some(high), Some(low)) if low.len() == 16 => {
+            let parse = |half| u64::from_str_radix(half, 16).map_err(|_| wrong());
+            Ok([parse(high)?, parse(low)?])
+        }
+        _ => Err(wrong()),
+    }
+}
+
+type Met = (Link, Option<Server>, IpAddr, Token);
+
+fn meet_in_folder(
+    folder: &Path,
+    rank: usize,
+    size: usize,
+    deadline: Instant,
+) -> Result<Met, ErrorKind> {
+    let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let file = folder.join(RENDEZVOUS_FILE);
+    if rank == 0 {
+        let token = Token::random().map_err(|error| io("random numbers", error))?;
+        let (server, address) = serve(SocketAddr::new(ip, 0), &token, size)?;
+        publish(&file, &format!("{address} {}\n", token.to_hex()))?;
+        let link = Link::connect(address, &token, rank, size, deadline).map_err(unreached)?;
+        return Ok((link, Some(server), ip, token));
+    }
+    let mut trouble = format!("rank 0 has not written {}", file.display());
+    loop {
+        if let Some((address, token)) = read(&file)? {
+            match Link::connect(
+                address,
+                &token,
+                rank,
+                size,
+                deadline.min(Instant::now() + ATTEMPT),
+            ) {
+                Ok(link) => return Ok((link, None, ip, token)),
+                // Perhaps the file of an earlier job in this folder, whose rank 0 is gone.
+                Err(error @ LinkError::Unreachable { .. }) => trouble = error.to_string(),
+                Err(error) => return Err(unreached(error)),
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(ErrorKind::Io(format!("no rendezvous: {trouble}")));
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn meet_at(
+    address: &str,
+    token: &str,
+    rank: usize,
+    size: usize,
+    deadline: Instant,
+) -> Result<Met, ErrorKind> {
+    let token = Token::from_text(token);
+    let resolved = address
+        .to_socket_addrs()
+        .map_err(|error| io(&format!("rendezvous {address}"), error))?
+        .next()
+        .ok_or_else(|| ErrorKind::Io(format!("rendezvous {address}: no such host")))?;
+    let server = if rank == 0 {
+        Some(serve(resolved, &token, size)?.0)
+    } else {
+        None
+    };
+    let link = Link::connect(resolved, &token, rank, size, deadline).map_err(unreached)?;
+    Ok((link, server, route_to(resolved)?, token))
+}
+
+fn serve(
+    address: SocketAddr,
+    token: &Token,
+    size: usize,
+) -> Result<(Server, SocketAddr), ErrorKind> {
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        let bound = listener.local_addr()?;
+        Ok((Server::start(listener, token.clone(), size)?, bound))
+    };
+    listen().map_err(|error: std::io::Error| {
+        io(&format!("cannot serve the rendezvous on {address}"), error)
+    })
+}
+
+/// The address of the interface that leads to the rendezvous, which is the one peers can reach too.
+fn route_to(address: SocketAddr) -> Result<IpAddr, ErrorKind> {
+    let any: SocketAddr = if address.is_ipv4() {
+        ([0, 0, 0, 0], 0).into()
+    } else {
+        ([0_u16; 8], 0).into()
+    };
+    let route = || {
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(address)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    route().map_err(|error: std::io::Error| io(&format!("no interface leads to {address}"), error))
+}
+
+fn unreached(error: LinkError) -> ErrorKind {
+    job::link_error(error, 0, Duration::ZERO)
+}
+
+/// Puts `text` under `file` in one step, readable by this user only.
+fn publish(file: &Path, text: &str) -> Result<(), ErrorKind> {
+    let new = file.with_extension(format!("{}", std::process::id()));
+    let write = || {
+        let mut open = fs::OpenOptions::new();
+        open.write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?
+            .write_all(text.as_bytes())?;
+        fs::rename(&new, file)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&new);
+        io(&format!("cannot write {}", file.display()), error)
+    })
+}
+
+/// Address and token in `file`, once it is there.
+fn read(file: &Path) -> Result<Option<(SocketAddr, Token)>, ErrorKind> {
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(&format!("cannot read {}", file.display()), error)),
+    };
+    let owner = fs::metadata(file).map_or(0, |found| found.uid());
+    if owner != nix::unistd::geteuid().as_raw() {
+        return Err(ErrorKind::Foreign {
+            path: file.display().to_string(),
+            found: format!("owned by uid {owner}"),
+        });
+    }
+    let parsed = text
+        .trim()
+        .split_once(' ')
+        .and_then(|(address, token)| Some((address.parse().ok()?, token)));
+    let (address, token) = parsed.ok_or_else(|| ErrorKind::Foreign {
+        path: file.display().to_string(),
+        found: "not the address of a rendezvous".to_owned(),
+    })?;
+    Ok(Some((address, Token::from_text(token))))
+}
