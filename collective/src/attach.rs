@@ -190,12 +190,15 @@ fn create(job: &Job, name: &str, identity: &Identity) -> Result<Segment, Segment
     Segment::create(&job.options.folder.join(file), identity, 1, 0)
 }
 
+/// One step of the agreement: what every member says, in their order.
+type Gather<'a> = dyn Fn(&str, &[u8]) -> Result<Vec<Vec<u8>>, ErrorKind> + 'a;
+
 /// The segment if every member has attached it and has seen the proof of every other; else the first refusal.
 fn prove(
     ranks: &[usize],
     me: usize,
     mut attached: Result<Segment, Refusal>,
-    gather: &dyn Fn(&str, &[u8]) -> Result<Vec<Vec<u8>>, ErrorKind>,
+    gather: &Gather<'_>,
 ) -> Result<Result<Segment, Refusal>, ErrorKind> {
     let token = getrandom::u64().map_err(|error| ErrorKind::Io(error.to_string()))?;
     if let Ok(segment) = &attached {

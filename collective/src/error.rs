@@ -54,9 +54,9 @@ pub enum ErrorKind {
     /// Two ranks made different calls in the same round.
     Mismatch {
         /// The call of the rank that saw it.
-        one: Described,
+        one: Box<Described>,
         /// The call of the other rank.
-        other: Described,
+        other: Box<Described>,
     },
     /// The group failed earlier; nothing more can be agreed in it.
     Poisoned {

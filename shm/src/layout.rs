@@ -203,7 +203,7 @@ mod offsets {
                 && size_of::<Origin>() == 256
                 && offset_of!(Origin, text) == 80
         );
-        assert!(size_of::<Label>() == 48 && LABELS * size_of::<Label>() % 128 == 0);
+        assert!(size_of::<Label>() == 48 && (LABELS * size_of::<Label>()).is_multiple_of(128));
         assert!(
             size_of::<Row>() == 128 && offset_of!(Row, words) == 8 && offset_of!(Row, eighth) == 64
         );
@@ -211,7 +211,7 @@ mod offsets {
             ranks: 64,
             depth: 2,
         });
-        assert!(widest.end <= 64 * 1024 && widest.rows % 128 == 0);
+        assert!(widest.end <= 64 * 1024 && widest.rows.is_multiple_of(128));
         let usual = Offsets::of(Geometry {
             ranks: 32,
             depth: 4,

@@ -5,6 +5,13 @@
 //! round completes on every rank or fails on every rank.
 
 #![doc = include_str!("../PROTOCOL.md")]
+#![cfg_attr(
+    not(loom),
+    expect(
+        clippy::disallowed_types,
+        reason = "this crate alone has atomics, all from `sync`"
+    )
+)]
 
 mod call;
 mod label;

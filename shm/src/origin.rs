@@ -37,9 +37,9 @@ pub enum Cause {
     /// Ranks made different calls.
     Mismatch {
         /// The call of the rank that saw it.
-        one: CallView,
+        one: Box<CallView>,
         /// The other call.
-        other: CallView,
+        other: Box<CallView>,
     },
     /// A rank aborted the group.
     Aborted {
@@ -206,8 +206,8 @@ pub(crate) fn read(storage: &Storage, by: usize, near: u64) -> Failure {
         MISMATCH => {
             let [one, other] = &origin.calls;
             Cause::Mismatch {
-                one: one.view(storage),
-                other: other.view(storage),
+                one: Box::new(one.view(storage)),
+                other: Box::new(other.view(storage)),
             }
         }
         _ => Cause::Aborted {

@@ -5,11 +5,6 @@
 
 #[cfg(not(loom))]
 mod real {
-    #![expect(
-        clippy::disallowed_types,
-        reason = "the facade through which all of shm reaches atomics"
-    )]
-
     use std::time::Duration;
 
     pub(crate) use std::sync::Mutex;

@@ -551,7 +551,7 @@ impl Table {
         let due = (SILENCE..SILENCE + self.ladder.slice).contains(&waited);
         if let (true, Some(notice)) = (due, &self.notice) {
             bits(missing).for_each(|rank| {
-                notice(&origin::last_seen(&self.seat.storage, rank, round), waited)
+                notice(&origin::last_seen(&self.seat.storage, rank, round), waited);
             });
         }
     }
@@ -617,7 +617,7 @@ impl Seat {
         let _speaking = self.speaking.lock();
         let complete = || is_complete(&self.storage, self.me, round);
         give_up(&self.storage, self.me, round, complete, || {
-            reason.record(&self.storage, self.me, round)
+            reason.record(&self.storage, self.me, round);
         });
         self.outcome(round, self.storage.control().word())
     }

@@ -73,7 +73,7 @@ fn check_rounds(table: &mut Table, rounds: u64) {
     for _ in 0..rounds {
         let round = table.round().wrapping_add(1);
         let width = usize::try_from(round % 9).expect("small");
-        let (kind, fold): (Kind, fn(i64, i64) -> i64) = if round % 3 == 0 {
+        let (kind, fold): (Kind, fn(i64, i64) -> i64) = if round.is_multiple_of(3) {
             (Kind::Max, i64::max)
         } else {
             (Kind::Min, i64::min)
@@ -123,7 +123,7 @@ fn every_way_of_waiting_gives_the_same_values() {
         Ladder::auto(2, 2),
     ] {
         on_threads(tables(2, 1, ladder), |mut table| {
-            check_rounds(&mut table, 400)
+            check_rounds(&mut table, 400);
         });
     }
 }
@@ -133,11 +133,11 @@ fn the_round_counter_works_across_every_wrap() {
     for shift in [8, 16, 31, 32, 53, 54, 63] {
         let first = (1_u64 << shift) - 20;
         on_threads(tables(3, first, Ladder::auto(3, 2)), |mut table| {
-            check_rounds(&mut table, 40)
+            check_rounds(&mut table, 40);
         });
     }
     on_threads(tables(3, u64::MAX - 20, Ladder::auto(3, 2)), |mut table| {
-        check_rounds(&mut table, 40)
+        check_rounds(&mut table, 40);
     });
 }
 
@@ -494,12 +494,12 @@ fn a_round_completes_on_every_rank_or_fails_on_every_rank() {
                     5,
                 )
                 .unsigned_abs();
-                let timeout = if noise % 40 == 0 {
+                let timeout = if noise.is_multiple_of(40) {
                     Duration::from_micros(noise % 60)
                 } else {
                     LONG
                 };
-                if noise % 7 == 0 {
+                if noise.is_multiple_of(7) {
                     thread::sleep(Duration::from_micros(noise % 50));
                 }
                 if table

@@ -25,13 +25,13 @@ fn error(group: &str, rank: usize, op: Op, label: &str, kind: ErrorKind) -> Erro
     }
 }
 
-fn described(rank: usize, op: Op, label: &str, row: &[i64]) -> Described {
-    Described {
+fn described(rank: usize, op: Op, label: &str, row: &[i64]) -> Box<Described> {
+    Box::new(Described {
         rank,
         operation: op.to_string(),
         shape: row.len().to_string(),
         label: label.into(),
-    }
+    })
 }
 
 fn column(rows: &[Vec<i64>], slot: usize) -> Option<Vec<i64>> {

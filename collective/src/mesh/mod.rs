@@ -544,10 +544,10 @@ impl Mesh {
             }
             match peer.end {
                 Some(End::Died) if !peer.delivered => {
-                    note(&mut failure, MeshError::Died { peer: at })
+                    note(&mut failure, MeshError::Died { peer: at });
                 }
                 Some(End::Left) if !peer.delivered => {
-                    note(&mut failure, MeshError::Left { peer: at })
+                    note(&mut failure, MeshError::Left { peer: at });
                 }
                 _ => {}
             }

@@ -246,13 +246,15 @@ pub(crate) fn kind_of(error: RoundError, ranks: &[usize]) -> ErrorKind {
         last_round: missing.last_round,
         last_label: missing.last_label,
     };
-    let described = |view: CallView| Described {
-        rank: world(view.rank),
-        operation: view
-            .kind
-            .map_or_else(|| "unknown call".to_owned(), |kind| kind.to_string()),
-        shape: view.shape_text(),
-        label: view.label,
+    let described = |view: CallView| {
+        Box::new(Described {
+            rank: world(view.rank),
+            operation: view
+                .kind
+                .map_or_else(|| "unknown call".to_owned(), |kind| kind.to_string()),
+            shape: view.shape_text(),
+            label: view.label,
+        })
     };
     let (RoundError::Failed(Failure { by, cause, .. })
     | RoundError::Poisoned(Failure { by, cause, .. })) = error
@@ -277,8 +279,8 @@ pub(crate) fn kind_of(error: RoundError, ranks: &[usize]) -> ErrorKind {
             last_round: missing.last_round,
         },
         Cause::Mismatch { one, other } => ErrorKind::Mismatch {
-            one: described(one),
-            other: described(other),
+            one: described(*one),
+            other: described(*other),
         },
         Cause::Aborted { reason } => ErrorKind::Aborted {
             rank: world(by),

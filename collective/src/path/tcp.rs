@@ -174,8 +174,8 @@ impl TcpPath {
         match error {
             ExchangeError::Stopped(Stop::Guard(kind)) => kind,
             ExchangeError::Stopped(Stop::Mismatch { peer, theirs }) => ErrorKind::Mismatch {
-                one: describe(world(me), mine),
-                other: describe(world(peer), theirs),
+                one: Box::new(describe(world(me), mine)),
+                other: Box::new(describe(world(peer), theirs)),
             },
             ExchangeError::Mesh(MeshError::Missing { peers }) => ErrorKind::Timeout {
                 by: world(me),

@@ -309,7 +309,7 @@ fn an_abort_ends_every_gather_and_is_told_to_every_rank_that_is_or_will_be_there
             .collect();
         let (told, hears) = mpsc::channel();
         links[0].on_abort(Box::new(move |rank, reason| {
-            told.send((rank, reason.to_owned())).unwrap()
+            told.send((rank, reason.to_owned())).unwrap();
         }));
         let waiting: Vec<_> = links
             .iter()
@@ -348,7 +348,7 @@ fn an_abort_ends_every_gather_and_is_told_to_every_rank_that_is_or_will_be_there
         );
         let (told, hears) = mpsc::channel();
         late.on_abort(Box::new(move |rank, reason| {
-            told.send((rank, reason.to_owned())).unwrap()
+            told.send((rank, reason.to_owned())).unwrap();
         }));
         assert_eq!(
             hears.try_recv(),
