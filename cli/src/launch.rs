@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{self, Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use std::{env, fmt, io, thread};
@@ -35,10 +35,8 @@ pub(crate) struct Launch {
     pub(crate) args: Vec<OsString>,
     /// Added to the inherited environment; the variables of the job (`RANKPACT_...`) win.
     pub(crate) env: Vec<(OsString, OsString)>,
-    /// By rank; ranks beyond its end inherit.
-    pub(crate) stdout: Vec<Output>,
-    /// By rank; ranks beyond its end inherit.
-    pub(crate) stderr: Vec<Output>,
+    /// Of every rank; what they print as errors goes where ours goes.
+    pub(crate) stdout: Output,
     /// How long the job may take, from its start.
     pub(crate) timeout: Option<Duration>,
     /// How long ranks may take to end by themselves once one has failed: time to report it.
@@ -47,10 +45,6 @@ pub(crate) struct Launch {
 
 /// Where an output stream of a rank goes.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "replay and bench read their ranks")
-)]
 pub(crate) enum Output {
     /// Where ours goes.
     Inherit,
@@ -105,8 +99,7 @@ impl Launch {
             program: program.into(),
             args: Vec::new(),
             env: Vec::new(),
-            stdout: Vec::new(),
-            stderr: Vec::new(),
+            stdout: Output::Inherit,
             timeout: None,
             grace: Duration::from_secs(1),
         }
@@ -156,9 +149,9 @@ impl Launch {
     fn command(&self, rank: usize, nonce: &str, rendezvous: &Path) -> Command {
         let mut address = OsString::from("file://");
         address.push(rendezvous);
-        let stream = |outputs: &[Output]| match outputs.get(rank) {
-            Some(Output::Pipe) => Stdio::piped(),
-            Some(Output::Inherit) | None => Stdio::inherit(),
+        let stdout = match self.stdout {
+            Output::Pipe => Stdio::piped(),
+            Output::Inherit => Stdio::inherit(),
         };
         let mut command = Command::new(&self.program);
         command
@@ -176,8 +169,7 @@ impl Launch {
             } else {
                 Stdio::null()
             })
-            .stdout(stream(&self.stdout))
-            .stderr(stream(&self.stderr));
+            .stdout(stdout);
         command
     }
 
@@ -252,21 +244,8 @@ fn pid_of(child: &Child) -> Pid {
 
 impl Job {
     /// The output of `rank`, once, if it was to go into a pipe.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "replay and bench read their ranks")
-    )]
     pub(crate) fn take_stdout(&mut self, rank: usize) -> Option<ChildStdout> {
         self.ranks.get_mut(rank)?.child.stdout.take()
-    }
-
-    /// The error output of `rank`, once, if it was to go into a pipe.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "replay and bench read their ranks")
-    )]
-    pub(crate) fn take_stderr(&mut self, rank: usize) -> Option<ChildStderr> {
-        self.ranks.get_mut(rank)?.child.stderr.take()
     }
 
     /// Waits for all ranks. The first failure, a signal to this program or the timeout ends them.
@@ -473,22 +452,19 @@ mod tests {
     #[test]
     fn piped_streams_are_the_callers_and_outcomes_are_by_rank() {
         let _watchdog = Watchdog::default();
-        let mut launch = shell(3, "echo out $RANKPACT_RANK; echo err $EXTRA >&2; exit 0");
+        let mut launch = shell(3, "echo out $RANKPACT_RANK $EXTRA; exit 0");
         launch.env = vec![
             ("EXTRA".into(), "more".into()),
             ("RANKPACT_RANK".into(), "9".into()),
         ];
-        launch.stdout = vec![Output::Inherit, Output::Pipe, Output::Pipe];
-        launch.stderr = vec![Output::Pipe; 3];
+        launch.stdout = Output::Pipe;
         let mut job = launch.start().unwrap();
         let pids = pids(&job);
 
-        assert!(job.take_stdout(0).is_none());
-        assert_eq!(read_all(job.take_stdout(2).unwrap()), "out 2\n");
-        assert_eq!(read_all(job.take_stdout(1).unwrap()), "out 1\n");
+        assert_eq!(read_all(job.take_stdout(2).unwrap()), "out 2 more\n");
+        assert_eq!(read_all(job.take_stdout(1).unwrap()), "out 1 more\n");
         assert!(job.take_stdout(1).is_none());
         assert!(job.take_stdout(3).is_none());
-        assert_eq!(read_all(job.take_stderr(0).unwrap()), "err more\n");
 
         let outcome = job.wait();
         assert_eq!(outcome.verdict, Verdict::Success);

@@ -2,12 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod builtin;
 mod launch;
 mod outcome;
+mod replay;
 mod run;
 mod signals;
-#[cfg_attr(not(test), expect(dead_code, reason = "replay will read traces"))]
+mod team;
 mod trace;
 #[cfg(test)]
 mod watchdog;
@@ -30,8 +32,16 @@ struct Cli {
 enum Command {
     /// Start N ranks of a command on this machine; the first to fail ends all
     Run(run::RunArgs),
+    /// Replay a request trace through N real rank processes
+    Replay(replay::ReplayArgs),
+    /// Measure reductions between real rank processes, beside the floor of this machine
+    Bench(bench::BenchArgs),
     #[command(name = run::RANK, hide = true)]
     ExecRank(run::RankArgs),
+    #[command(name = replay::RANK, hide = true)]
+    ReplayRank,
+    #[command(name = bench::RANK, hide = true)]
+    BenchRank,
 }
 
 /// Why the program ends, as one line, and its exit code.
@@ -59,12 +69,19 @@ fn main() -> ExitCode {
         .init();
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Replay(args) => replay::replay(args),
+        Command::ReplayRank => replay::rank::main(),
+        Command::Bench(args) => bench::bench(&args),
+        Command::BenchRank => bench::rank::main(),
         Command::ExecRank(args) => run::exec_rank(args).map(|never| match never {}),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { code, message }) => {
-            eprintln!("rankpact: {message}");
+            // A rank of our own has told its parent, which prints the line.
+            if !message.is_empty() {
+                eprintln!("rankpact: {message}");
+            }
             code.into()
         }
     }

@@ -3,7 +3,7 @@
 use crate::error::ErrorKind;
 use crate::job::{self, Job};
 use crate::mesh::{Mesh, MeshError};
-use crate::options::{PathChoice, cpus};
+use crate::options::{Options, PathChoice, cpus};
 use crate::path::Path;
 use crate::path::table::TablePath;
 use crate::path::tcp::TcpPath;
@@ -56,7 +56,7 @@ pub(crate) struct Members<'a> {
     pub(crate) name: &'a str,
     pub(crate) ranks: &'a [usize],
     pub(crate) me: usize,
-    pub(crate) timeout: Duration,
+    pub(crate) options: &'a Options,
 }
 
 /// The path all members have agreed on, and why it is that one.
@@ -65,23 +65,20 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         name,
         ranks,
         me,
-        timeout,
+        options,
     } = *members;
-    let deadline = Instant::now() + timeout;
+    let deadline = Instant::now() + options.timeout;
     let gather = |step: &str, payload: &[u8]| {
         job.gather(&format!("group {name}"), step, ranks, payload, deadline)
     };
     let mut identity = Identity {
-        geometry: Geometry::new(ranks.len(), job.options.depth).ok_or_else(|| {
-            ErrorKind::Usage(format!(
-                "{} rounds in flight: 1, 2, 4 or 8",
-                job.options.depth
-            ))
+        geometry: Geometry::new(ranks.len(), options.depth).ok_or_else(|| {
+            ErrorKind::Usage(format!("{} rounds in flight: 1, 2, 4 or 8", options.depth))
         })?,
         generation: job.generation(name),
         nonce: job.nonce,
     };
-    if ranks.len() > 32 && job.options.depth > 2 {
+    if ranks.len() > 32 && options.depth > 2 {
         // A table takes at most 64 KiB.
         identity.geometry = Geometry::new(ranks.len(), 2).unwrap_or(identity.geometry);
     }
@@ -91,18 +88,14 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     let address = listener
         .local_addr()
         .map_err(|error| ErrorKind::Io(error.to_string()))?;
-    let wants_table = job.options.path != PathChoice::Tcp;
-    let mut created =
-        (me == 0 && wants_table).then(|| create(job, name, &identity).map_err(Refusal::from));
+    let wants_table = options.path != PathChoice::Tcp;
+    let mut created = (me == 0 && wants_table)
+        .then(|| create(job, options, name, &identity).map_err(Refusal::from));
     let segment = created.as_ref().map(|created| match created {
         Ok(segment) => Ok(segment.path().to_owned()),
         Err(refusal) => Err(refusal.clone()),
     });
-    let mut fields = job.options.agreement(job.size);
-    fields.push((
-        "timeout of the group".to_owned(),
-        format!("{} s", timeout.as_secs_f64()),
-    ));
+    let fields = options.agreement(job.size);
     let offer = job::encode(&Offer {
         fields,
         address,
@@ -139,7 +132,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
             let (storage, locks) = segment.into_parts();
             let label = name.to_owned();
             let world = ranks.to_vec();
-            let mut table = Table::new(storage, me, job.options.waiting.ladder(ranks.len()))
+            let mut table = Table::new(storage, me, options.waiting.ladder(ranks.len()))
                 .with_liveness(Box::new(locks))
                 .with_notice(Box::new(move |silent, waited| {
                     tracing::warn!(
@@ -150,7 +143,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
                         silent.last_label
                     );
                 }));
-            if job.options.timing {
+            if options.timing {
                 table = table.with_timing();
             }
             Ok((
@@ -158,27 +151,32 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
                 "every rank attached and proved it".to_owned(),
             ))
         }
-        Err(Refusal(kind)) if job.options.path == PathChoice::Table => Err(kind),
+        Err(Refusal(kind)) if options.path == PathChoice::Table => Err(kind),
         Err(Refusal(kind)) => {
             if wants_table && me == 0 {
                 tracing::warn!("group {name} uses TCP: {kind}");
             }
             Ok((
-                Path::Tcp(TcpPath::new(mesh, job.options.timing)),
+                Path::Tcp(TcpPath::new(mesh, options.timing)),
                 kind.to_string(),
             ))
         }
     }
 }
 
-fn create(job: &Job, name: &str, identity: &Identity) -> Result<Segment, SegmentError> {
+fn create(
+    job: &Job,
+    options: &Options,
+    name: &str,
+    identity: &Identity,
+) -> Result<Segment, SegmentError> {
     let readable: String = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
         .take(40)
         .collect();
     let unique = getrandom::u32().map_err(|error| SegmentError::Io {
-        path: job.options.folder.clone(),
+        path: options.folder.clone(),
         what: error.to_string(),
     })?;
     let file = format!(
@@ -187,7 +185,7 @@ fn create(job: &Job, name: &str, identity: &Identity) -> Result<Segment, Segment
         job.nonce[0],
         job.nonce[1],
     );
-    Segment::create(&job.options.folder.join(file), identity, 1, 0)
+    Segment::create(&options.folder.join(file), identity, 1, 0)
 }
 
 /// One step of the agreement: what every member says, in their order.

@@ -29,7 +29,7 @@ pub struct Group {
     ranks: Vec<usize>,
     me: usize,
     job: Option<Arc<Job>>,
-    timeout: Duration,
+    options: Options,
     state: State,
     failure: Option<Error>,
     reason: String,
@@ -78,12 +78,18 @@ impl fmt::Debug for Group {
 }
 
 impl Group {
-    pub(crate) fn new(name: &str, ranks: Vec<usize>, me: usize, job: Arc<Job>) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        ranks: Vec<usize>,
+        me: usize,
+        job: Arc<Job>,
+        options: Options,
+    ) -> Self {
         Self {
             name: name.to_owned(),
             ranks,
             me,
-            timeout: job.options.timeout,
+            options,
             job: Some(job),
             state: State::Unopened,
             failure: None,
@@ -132,7 +138,7 @@ impl Group {
                 ranks: (0..ranks).collect(),
                 me,
                 job: None,
-                timeout: options.timeout,
+                options: options.clone(),
                 state: State::Open(path),
                 failure: None,
                 reason: "threads of one process".to_owned(),
@@ -145,7 +151,7 @@ impl Group {
     /// Changes the deadline of calls that have none of their own. Must be equal on all ranks when the group opens.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.options.timeout = timeout;
         self
     }
 
@@ -222,7 +228,7 @@ impl Group {
     /// [`ErrorKind::Timeout`] names the members that did not come, [`ErrorKind::Config`] a setting or a list of
     /// members that differs.
     pub fn ready(&mut self) -> Result<(), Error> {
-        let timeout = self.timeout;
+        let timeout = self.options.timeout;
         self.run(
             "open",
             Call {
@@ -334,7 +340,7 @@ impl Group {
         }
         let round = Round {
             label: call.label,
-            timeout: call.timeout.unwrap_or(self.timeout),
+            timeout: call.timeout.unwrap_or(self.options.timeout),
             ranks: &self.ranks,
         };
         let State::Open(path) = &mut self.state else {
@@ -359,7 +365,7 @@ impl Group {
             name: &self.name,
             ranks: &self.ranks,
             me: self.me,
-            timeout: self.timeout,
+            options: &self.options,
         };
         let attached = if self.ranks.len() == 1 {
             Ok((Path::Alone { round: 0 }, "one rank".to_owned()))

@@ -236,6 +236,12 @@ impl World {
         self.job.size
     }
 
+    /// The settings of this world.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.job.options
+    }
+
     /// A group of `ranks`, in that order: the first is rank 0 of the group.
     ///
     /// Returns at once. The members find each other at the group's first call, or at [`Group::ready`], so they may open
@@ -246,6 +252,20 @@ impl World {
     ///
     /// [`ErrorKind::Usage`] if this rank is not a member, or a rank is named twice or does not exist.
     pub fn group(&self, name: &str, ranks: &[usize]) -> Result<Group, Error> {
+        self.group_with(name, ranks, self.job.options.clone())
+    }
+
+    /// A group with settings of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`World::group`].
+    pub fn group_with(
+        &self,
+        name: &str,
+        ranks: &[usize],
+        options: Options,
+    ) -> Result<Group, Error> {
         let usage = |what: String| Error {
             group: name.to_owned(),
             operation: "group".to_owned(),
@@ -278,7 +298,13 @@ impl World {
         let Some(me) = ranks.iter().position(|rank| *rank == self.job.rank) else {
             return Err(usage(format!("this rank is not among {ranks:?}")));
         };
-        Ok(Group::new(name, ranks.to_vec(), me, Arc::clone(&self.job)))
+        Ok(Group::new(
+            name,
+            ranks.to_vec(),
+            me,
+            Arc::clone(&self.job),
+            options,
+        ))
     }
 
     /// A group of all ranks.
@@ -287,7 +313,16 @@ impl World {
     ///
     /// As [`World::group`].
     pub fn everybody(&self, name: &str) -> Result<Group, Error> {
-        self.group(name, &(0..self.job.size).collect::<Vec<_>>())
+        self.everybody_with(name, self.job.options.clone())
+    }
+
+    /// A group of all ranks with settings of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`World::group`].
+    pub fn everybody_with(&self, name: &str, options: Options) -> Result<Group, Error> {
+        self.group_with(name, &(0..self.job.size).collect::<Vec<_>>(), options)
     }
 
     /// Ends the job on every rank: all its groups fail with this rank and `reason`, at once. Does not block.

@@ -27,6 +27,8 @@ mod sync;
 mod table;
 
 #[cfg(not(loom))]
+pub mod floor;
+#[cfg(not(loom))]
 mod segment;
 
 pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};

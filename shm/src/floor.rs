@@ -1,0 +1,72 @@
+//! The physical limit of this machine: what a round would cost if it were nothing but the hand-over of cache lines.
+//!
+//! A measuring instrument, kept here because it needs atomics; no part of the protocol uses it.
+
+use crate::sync::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A pair of lines, as far from its neighbours as a row is.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+struct Lines {
+    words: [AtomicU64; 16],
+}
+
+/// Times of `rounds` exchanges between two threads: each writes `lines` (1 or 2) cache lines of its own and polls for
+/// the other's.
+///
+/// `prepare` is called on each thread with 0 or 1, to pin it, say. The first tenth of the rounds warms up and is not
+/// returned. Never ends if a thread is not scheduled: for benches only.
+#[must_use]
+pub fn exchange(
+    rounds: usize,
+    lines: usize,
+    prepare: impl Fn(usize) + Send + Sync + 'static,
+) -> Vec<Duration> {
+    let shared: Arc<[Lines; 2]> = Arc::default();
+    let (prepare, start) = (Arc::new(prepare), Arc::new(Barrier::new(2)));
+    let warm = rounds / 10;
+    let side = |me: usize| {
+        let (shared, prepare, start) = (
+            Arc::clone(&shared),
+            Arc::clone(&prepare),
+            Arc::clone(&start),
+        );
+        move || {
+            prepare(me);
+            start.wait();
+            let mut times = Vec::with_capacity(rounds);
+            for round in 1..=(rounds + warm) as u64 {
+                let before = Instant::now();
+                // A line is full: payload words, then the word that publishes them. The second line is read after it.
+                let mine = &shared[me].words;
+                for word in &mine[8..8 * lines] {
+                    word.store(round, Ordering::Relaxed);
+                }
+                for word in &mine[1..8] {
+                    word.store(round, Ordering::Relaxed);
+                }
+                mine[0].store(round, Ordering::Release);
+                let theirs = &shared[1 - me].words;
+                while theirs[0].load(Ordering::Acquire) < round {
+                    crate::sync::spin_loop();
+                }
+                let sum = theirs[1..8 * lines]
+                    .iter()
+                    .fold(0, |sum, word| sum ^ word.load(Ordering::Relaxed));
+                std::hint::black_box(sum);
+                if round > warm as u64 {
+                    times.push(before.elapsed());
+                }
+            }
+            times
+        }
+    };
+    let other = thread::spawn(side(1));
+    let times = side(0)();
+    // It has done all its rounds, or this side would still be waiting.
+    let _ = other.join();
+    times
+}
