@@ -26,5 +26,5 @@ pub trait Ranks: Send {
     fn contributions(&self, slot: usize) -> Option<Vec<i64>>;
 
     /// Tells every rank of the job why it ends. Does not block.
-    fn abort(&self, reason: &str);
+    fn abort(&mut self, reason: &str);
 }

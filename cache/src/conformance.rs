@@ -119,7 +119,7 @@ impl Ranks for Recorder<'_> {
         self.ranks.contributions(slot)
     }
 
-    fn abort(&self, reason: &str) {
+    fn abort(&mut self, reason: &str) {
         self.ranks.abort(reason);
     }
 }

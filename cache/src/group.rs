@@ -20,7 +20,7 @@ impl Ranks for Group {
         self.contributions(slot)
     }
 
-    fn abort(&self, reason: &str) {
+    fn abort(&mut self, reason: &str) {
         self.abort(reason);
     }
 }

@@ -17,7 +17,7 @@
 //! #     fn size(&self) -> usize { 1 }
 //! #     fn reduce(&mut self, _: Op, _: &mut [i64], _: &str) -> Result<(), CollectiveError> { Ok(()) }
 //! #     fn contributions(&self, _: usize) -> Option<Vec<i64>> { None }
-//! #     fn abort(&self, _: &str) {}
+//! #     fn abort(&mut self, _: &str) {}
 //! # }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;

@@ -55,7 +55,7 @@ impl Ranks for Counted<'_> {
         self.ranks.contributions(slot)
     }
 
-    fn abort(&self, reason: &str) {
+    fn abort(&mut self, reason: &str) {
         self.ranks.abort(reason);
     }
 }

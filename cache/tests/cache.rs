@@ -516,7 +516,7 @@ impl Ranks for Broken {
         None
     }
 
-    fn abort(&self, reason: &str) {
+    fn abort(&mut self, reason: &str) {
         self.told.lock().unwrap().push(reason.to_owned());
     }
 }

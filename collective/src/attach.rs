@@ -19,6 +19,8 @@ const MESH_SPIN: Duration = Duration::from_micros(50);
 /// What a member says first.
 #[derive(Serialize, Deserialize)]
 struct Offer {
+    /// The first member's counts: how often a group of this name has been made.
+    generation: u64,
     fields: Vec<(String, String)>,
     address: SocketAddr,
     /// From the first member, unless all are to use TCP: where the segment is, or why there is none.
@@ -97,6 +99,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     });
     let fields = options.agreement(job.size);
     let offer = job::encode(&Offer {
+        generation: identity.generation,
         fields,
         address,
         segment,
@@ -104,6 +107,8 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     let offers: Vec<Offer> = job::decode(ranks, &gather("offer", &offer)?)?;
     let all_fields: Vec<_> = offers.iter().map(|offer| offer.fields.clone()).collect();
     job::compare(ranks, &all_fields)?;
+    identity.generation = offers[0].generation;
+    job.made(name, identity.generation);
 
     let held = match &offers[0].segment {
         None => Err(Refusal(ErrorKind::Io("TCP was asked for".to_owned()))),
@@ -120,8 +125,15 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     let token = job
         .token
         .derive(&format!("group {name} {}", identity.generation));
-    let mut mesh = Mesh::connect(listener, &addresses, me, &token, deadline)
-        .map_err(|error| unconnected(&error))?;
+    let alone = || job.lost(ranks).is_none();
+    let mesh = Mesh::connect(listener, &addresses, me, &token, deadline, &alone);
+    let mut mesh = unanimous(
+        ranks,
+        mesh.map_err(|error| unconnected(&error)),
+        "connected",
+        &gather,
+    )?
+    .map_err(|Refusal(kind)| kind)?;
     mesh.spin = if ranks.len() <= cpus() {
         MESH_SPIN
     } else {
@@ -228,15 +240,26 @@ fn prove(
             }
         }
     });
-    let vote = seen.as_ref().map(|_| ()).map_err(Clone::clone);
-    let votes: Vec<Result<(), Refusal>> =
-        job::decode(ranks, &gather("proved", &job::encode(&vote))?)?;
+    unanimous(ranks, seen, "proved", gather)
+}
+
+/// What this member holds, if every member holds its own; else the refusal of the first that does not.
+fn unanimous<T>(
+    ranks: &[usize],
+    own: Result<T, Refusal>,
+    step: &str,
+    gather: &Gather<'_>,
+) -> Result<Result<T, Refusal>, ErrorKind> {
+    let vote = own.as_ref().map(|_| ()).map_err(Clone::clone);
+    let votes: Vec<Result<(), Refusal>> = job::decode(ranks, &gather(step, &job::encode(&vote))?)?;
     Ok(match votes.into_iter().find_map(Result::err) {
         Some(refusal) => Err(refusal),
-        None => seen,
+        None => own,
     })
 }
 
-fn unconnected(error: &MeshError) -> ErrorKind {
-    ErrorKind::Io(format!("the connections of the group: {error}"))
+fn unconnected(error: &MeshError) -> Refusal {
+    Refusal(ErrorKind::Io(format!(
+        "the connections of the group: {error}"
+    )))
 }

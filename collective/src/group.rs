@@ -2,14 +2,14 @@
 
 use crate::attach::{Members, attach};
 use crate::error::{Error, ErrorKind};
-use crate::job::Job;
+use crate::job::{self, Job};
 use crate::mesh::Mesh;
 use crate::op::{Call, Op};
 use crate::options::{Options, cpus};
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
 use crate::path::{Path, Round};
-use rankpact_shm::{Aborter, Geometry, Storage, Table, Timing};
+use rankpact_shm::{Geometry, Storage, Table, Timing};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -300,9 +300,18 @@ impl Group {
     /// Ends the job on every rank, or this group where it has no job: all groups fail with this rank and `reason`.
     ///
     /// Does not block.
-    pub fn abort(&self, reason: &str) {
-        if let Some(aborter) = self.aborter() {
-            aborter.abort(reason);
+    pub fn abort(&mut self, reason: &str) {
+        let reason = job::cut(reason);
+        match &mut self.state {
+            State::Open(Path::Table(path)) => path.aborter().abort(reason),
+            State::Open(Path::Tcp(path)) => {
+                let rank = self.ranks[self.me];
+                path.abort(&ErrorKind::Aborted {
+                    rank,
+                    reason: reason.to_owned(),
+                });
+            }
+            State::Open(Path::Alone { .. }) | State::Unopened | State::Closed => {}
         }
         if let Some(job) = &self.job {
             job.abort(reason);
@@ -318,13 +327,6 @@ impl Group {
         }
         if let State::Open(mut path) = std::mem::replace(&mut self.state, State::Closed) {
             path.close();
-        }
-    }
-
-    fn aborter(&self) -> Option<Aborter> {
-        match &self.state {
-            State::Open(Path::Table(path)) => Some(path.aborter()),
-            _ => None,
         }
     }
 
@@ -397,11 +399,6 @@ impl Group {
     /// The error of a call, kept if it ends the group.
     #[cold]
     fn fail(&mut self, operation: &str, call: Call<'_>, kind: ErrorKind) -> Error {
-        // Who aborted the whole job is known better than who passed it on.
-        let kind = match (kind, self.job.as_ref().and_then(|job| job.aborted())) {
-            (ErrorKind::Aborted { .. }, Some(aborted)) => aborted,
-            (kind, _) => kind,
-        };
         let harmless = matches!(
             kind,
             ErrorKind::Usage(_)

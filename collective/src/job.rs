@@ -8,6 +8,7 @@ use rankpact_shm::Aborter;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The groups to be told when the job is aborted, by number of registration.
 type Aborters = Arc<Mutex<BTreeMap<u64, Aborter>>>;
@@ -62,10 +63,9 @@ impl Job {
         let aborters = Aborters::default();
         let told = Arc::clone(&aborters);
         link.on_abort(Box::new(move |rank, reason| {
-            let reason = format!("rank {rank} aborted: {reason}");
             locked(&told)
                 .values()
-                .for_each(|aborter| aborter.abort(&reason));
+                .for_each(|aborter| aborter.abort_for(u32::try_from(rank).ok(), reason));
         }));
         let names = Mutex::default();
         Arc::new(Self {
@@ -89,30 +89,34 @@ impl Job {
         step: &str,
         members: &[usize],
         payload: &[u8],
-        deadline: std::time::Instant,
+        deadline: Instant,
     ) -> Result<Vec<Vec<u8>>, ErrorKind> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         self.link
             .gather(&format!("{group}/{step}"), members, payload, deadline)
             .map_err(|error| link_error(error, self.rank, started.elapsed()))
     }
 
-    /// How often a group of that name has been made before.
+    /// How often a group of that name has been made before, as far as this rank knows.
     pub(crate) fn generation(&self, name: &str) -> u64 {
-        let mut names = locked(&self.names);
-        let next = names.entry(name.to_owned()).or_default();
-        *next += 1;
-        *next - 1
+        locked(&self.names).get(name).copied().unwrap_or(0)
+    }
+
+    /// Remembers that `generation` of that name has been made.
+    pub(crate) fn made(&self, name: &str, generation: u64) {
+        locked(&self.names).insert(name.to_owned(), generation + 1);
     }
 
     /// Lets an abort of the job reach a group; the number takes it back.
     pub(crate) fn register(&self, aborter: Aborter) -> u64 {
-        if let Some(Ended::Aborted { rank, reason }) = self.link.ended() {
-            aborter.abort(&format!("rank {rank} aborted: {reason}"));
-        }
         let mut aborters = locked(&self.aborters);
         let number = aborters.last_key_value().map_or(0, |(last, _)| last + 1);
-        aborters.insert(number, aborter);
+        aborters.insert(number, aborter.clone());
+        drop(aborters);
+        // After it is in the list: an abort that came before has not seen it there.
+        if let Some(Ended::Aborted { rank, reason }) = self.link.ended() {
+            aborter.abort_for(u32::try_from(rank).ok(), &reason);
+        }
         number
     }
 
@@ -122,10 +126,27 @@ impl Job {
 
     /// Ends the job on all ranks: the groups of this rank first, for they name their origin themselves.
     pub(crate) fn abort(&self, reason: &str) {
+        let reason = cut(reason);
         locked(&self.aborters)
             .values()
             .for_each(|aborter| aborter.abort(reason));
         self.link.abort(reason);
+    }
+
+    /// Why one of `ranks` will not come any more, if that is known.
+    pub(crate) fn lost(&self, ranks: &[usize]) -> Option<ErrorKind> {
+        let dead = || {
+            self.link
+                .dead()
+                .into_iter()
+                .find(|rank| ranks.contains(rank))
+        };
+        self.aborted().or_else(|| {
+            dead().map(|rank| ErrorKind::PeerDied {
+                rank,
+                last_round: 0,
+            })
+        })
     }
 
     /// Who aborted the job, and why, if somebody has.
@@ -135,6 +156,18 @@ impl Job {
             _ => None,
         }
     }
+}
+
+/// As much of a reason as every path keeps.
+pub(crate) fn cut(reason: &str) -> &str {
+    &reason[..reason.floor_char_boundary(rankpact_shm::REASON_BYTES)]
+}
+
+/// `timeout` from now; one beyond the end of the clock is a very long one.
+pub(crate) fn deadline(started: Instant, timeout: Duration) -> Instant {
+    started
+        .checked_add(timeout)
+        .unwrap_or(started + Duration::from_secs(u32::MAX.into()))
 }
 
 /// The error of a rank that has no group yet.
@@ -149,7 +182,7 @@ pub(crate) fn join_error(rank: usize, kind: ErrorKind) -> Error {
     }
 }
 
-pub(crate) fn link_error(error: LinkError, by: usize, after: std::time::Duration) -> ErrorKind {
+pub(crate) fn link_error(error: LinkError, by: usize, after: Duration) -> ErrorKind {
     let unseen = |rank| Silent {
         rank,
         last_round: 0,

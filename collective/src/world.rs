@@ -181,7 +181,7 @@ impl World {
                 "rank {rank} is not among {size} ranks"
             )));
         }
-        let deadline = Instant::now() + options.timeout;
+        let deadline = job::deadline(Instant::now(), options.timeout);
         let own_nonce = match &job {
             Some(digits) => parse_nonce(digits)?,
             None => [random()?, random()?],
@@ -452,7 +452,7 @@ fn unreached(error: LinkError) -> ErrorKind {
 
 /// Puts `text` under `file` in one step, readable by this user only.
 fn publish(file: &Path, text: &str) -> Result<(), ErrorKind> {
-    let new = file.with_extension(format!("{}", std::process::id()));
+    let new = file.with_extension(format!("{:016x}", random()?));
     let write = || {
         let mut open = fs::OpenOptions::new();
         open.write(true)

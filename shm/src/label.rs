@@ -3,6 +3,7 @@
 use crate::layout::{LABEL_BYTES, LABEL_WORDS, Label};
 use crate::storage::Storage;
 use crate::sync::Ordering::Relaxed;
+use crate::sync::weakened;
 
 /// Why a label has no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,12 @@ fn intern(labels: &[Label], label: &str) -> Option<u16> {
     let text = encode(label);
     let takes = |slot: &Label| {
         slot.words.iter().zip(text).all(|(word, value)| {
+            if weakened("O5") {
+                let present = word.load(Relaxed);
+                word.store(value, Relaxed);
+                return present == 0 || present == value;
+            }
+            // RULE [O5] A word goes from zero to its final value once, whoever writes it.
             word.compare_exchange(0, value, Relaxed, Relaxed)
                 .unwrap_or_else(|present| if present == value { 0 } else { present })
                 == 0
@@ -71,6 +78,14 @@ fn intern(labels: &[Label], label: &str) -> Option<u16> {
         .iter()
         .position(takes)
         .and_then(|at| u16::try_from(at).ok())
+}
+
+impl Storage {
+    /// The number of `label` in this table, for models: ranks use it through their calls.
+    #[cfg(loom)]
+    pub fn intern(&self, label: &str) -> Result<u16, LabelError> {
+        Interned::default().id(self, label)
+    }
 }
 
 /// The text of label number `id`; empty where nobody wrote one.

@@ -12,10 +12,13 @@ pub const MAX_SLOTS: usize = 8;
 /// Longest label in bytes.
 pub const LABEL_BYTES: usize = 42;
 
+/// Bytes of the reason of an abort that are kept.
+pub const REASON_BYTES: usize = 8 * TEXT_WORDS;
+
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
 pub(crate) const LAYOUT_VERSION: u64 = 1;
 pub(crate) const LABELS: usize = 64;
-pub(crate) const LABEL_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
+pub(crate) const LABEL_WORDS: usize = if cfg!(loom) { 2 } else { 6 };
 pub(crate) const TEXT_WORDS: usize = if cfg!(loom) { 1 } else { 22 };
 
 /// What a segment is, written once by its creator before `ready`.
@@ -61,8 +64,7 @@ pub(crate) struct Member {
 #[derive(Debug, Default)]
 pub(crate) struct Origin {
     pub(crate) cause: AtomicU64,
-    pub(crate) round: AtomicU64,
-    /// The ranks it is about: one bit each.
+    /// The ranks it is about, one bit each; of an abort, one more than on whose behalf.
     pub(crate) ranks: AtomicU64,
     pub(crate) waited_ns: AtomicU64,
     pub(crate) calls: [OriginCall; 2],
@@ -201,7 +203,7 @@ mod offsets {
         assert!(
             size_of::<OriginCall>() == 24
                 && size_of::<Origin>() == 256
-                && offset_of!(Origin, text) == 80
+                && offset_of!(Origin, text) == 72
         );
         assert!(size_of::<Label>() == 48 && (LABELS * size_of::<Label>()).is_multiple_of(128));
         assert!(

@@ -33,7 +33,7 @@ mod segment;
 
 pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
 pub use label::LabelError;
-pub use layout::{Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS};
+pub use layout::{Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
 pub use liveness::{Liveness, Locks};
 pub use origin::{Cause, Failure, Missing};
 pub use park::Ladder;

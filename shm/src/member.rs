@@ -1,12 +1,11 @@
 //! What one rank says of itself besides its rows.
-//!
-//! All relaxed: a word here only ever makes a peer ask for the outcome, which looks at everything again behind a fence.
 
 use crate::layout::Member;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{self, Relaxed};
+use crate::sync::order;
 
 impl Member {
-    /// Says that this rank holds all data of `round`.
+    /// Says that this rank holds all data of `round`. Relaxed: the fences F4, F2 and F3 order it.
     pub(crate) fn finish(&self, round: u64) {
         self.done.store(round, Relaxed);
     }
@@ -17,10 +16,12 @@ impl Member {
 
     /// Says that this rank leaves in good order.
     pub(crate) fn close(&self) {
-        self.closed.store(1, Relaxed);
+        // ORDERING [K1] Release: pairs with has_closed(); whoever sees it sees the last row of this rank.
+        self.closed.store(1, order("K1", Ordering::Release));
     }
 
     pub(crate) fn has_closed(&self) -> bool {
-        self.closed.load(Relaxed) != 0
+        // ORDERING [K2] Acquire: pairs with close(); the look at the stamps comes after it.
+        self.closed.load(order("K2", Ordering::Acquire)) != 0
     }
 }

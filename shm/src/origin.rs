@@ -45,6 +45,8 @@ pub enum Cause {
     Aborted {
         /// Its words.
         reason: String,
+        /// On whose behalf, in the caller's numbering, if not on its own.
+        origin: Option<u32>,
     },
 }
 
@@ -82,7 +84,7 @@ impl fmt::Display for Failure {
             Cause::Died(missing) => write!(f, "{missing} died"),
             Cause::Closed(missing) => write!(f, "{missing} has left"),
             Cause::Mismatch { one, other } => write!(f, "different calls: {one}; {other}"),
-            Cause::Aborted { reason } => write!(f, "aborted: {reason}"),
+            Cause::Aborted { reason, .. } => write!(f, "aborted: {reason}"),
         }
     }
 }
@@ -96,7 +98,7 @@ pub(crate) enum Reason<'a> {
     Died { rank: usize },
     Closed { rank: usize },
     Mismatch { rank: usize },
-    Aborted { text: &'a str },
+    Aborted { text: &'a str, origin: Option<u32> },
 }
 
 const TIMEOUT: u64 = 1;
@@ -114,10 +116,11 @@ impl Reason<'_> {
             Self::Died { rank } => (DIED, 1 << rank),
             Self::Closed { rank } => (CLOSED, 1 << rank),
             Self::Mismatch { rank } => (MISMATCH, 1 << rank),
-            Self::Aborted { .. } => (ABORTED, 0),
+            Self::Aborted { origin, .. } => {
+                (ABORTED, origin.map_or(0, |origin| u64::from(origin) + 1))
+            }
         };
         origin.cause.store(cause, Relaxed);
-        origin.round.store(round, Relaxed);
         origin.ranks.store(ranks, Relaxed);
         match self {
             Self::Timeout { waited, .. } => {
@@ -131,7 +134,7 @@ impl Reason<'_> {
                     call.copy_from(storage, round, rank);
                 }
             }
-            Self::Aborted { text } => {
+            Self::Aborted { text, .. } => {
                 let mut bytes = text.as_bytes().chunks(8);
                 for word in &origin.text {
                     let mut eight = [0; 8];
@@ -176,11 +179,10 @@ impl OriginCall {
     }
 }
 
-/// The failure that rank `by` recorded; `near` is any round close to it.
-pub(crate) fn read(storage: &Storage, by: usize, near: u64) -> Failure {
+/// The failure that rank `by` recorded for `round`.
+pub(crate) fn read(storage: &Storage, by: usize, round: u64) -> Failure {
     let by = by.min(storage.geometry().ranks() - 1);
     let origin = storage.origin(by);
-    let round = origin.round.load(Relaxed);
     let ranks = origin.ranks.load(Relaxed);
     let missing = || -> Vec<Missing> {
         (0..storage.geometry().ranks())
@@ -212,12 +214,11 @@ pub(crate) fn read(storage: &Storage, by: usize, near: u64) -> Failure {
         }
         _ => Cause::Aborted {
             reason: text(&origin.text),
+            origin: u32::try_from(ranks)
+                .ok()
+                .and_then(|origin| origin.checked_sub(1)),
         },
     };
-    debug_assert!(
-        round.abs_diff(near) < 1 << 32,
-        "a record belongs to the round of the outcome word"
-    );
     Failure { round, by, cause }
 }
 

@@ -205,15 +205,14 @@ impl Segment {
             owner: std::process::id(),
         };
         let needed = Offsets::of(identity.geometry).end as u64;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, needed).map_err(|error| {
-            match error {
-                rustix::io::Errno::NOSPC => SegmentError::NoSpace {
-                    path: path.into(),
-                    needed,
-                    free: free_bytes(&file),
-                },
-                other => io(other),
-            }
+        let reserve = || rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, needed);
+        rustix::io::retry_on_intr(reserve).map_err(|error| match error {
+            rustix::io::Errno::NOSPC => SegmentError::NoSpace {
+                path: path.into(),
+                needed,
+                free: free_bytes(&file),
+            },
+            other => io(other),
         })?;
         let storage = map(path, &file, identity.geometry)?;
         storage.prepare(first_round);
@@ -301,6 +300,15 @@ impl Segment {
 
 fn map(path: &Path, file: &OwnedFd, geometry: Geometry) -> Result<Storage, SegmentError> {
     let map = Map::of(path, file).map_err(|error| io_error(path, &error))?;
+    // The named kind is mapped by name: the name must still mean the file that was checked and carries the locks.
+    let same = rustix::fs::lstat(path)
+        .is_ok_and(|named| rustix::fs::fstat(file).is_ok_and(|held| held.st_ino == named.st_ino));
+    if !same {
+        return Err(SegmentError::Foreign {
+            path: path.into(),
+            found: "it was replaced".to_owned(),
+        });
+    }
     Storage::mapped(geometry, map).ok_or_else(|| SegmentError::NotReady { path: path.into() })
 }
 

@@ -25,9 +25,9 @@ mod real {
     impl Futex {
         /// The value to hand to [`Futex::sleep`].
         pub(crate) fn ticket(&self) -> u32 {
-            // Relaxed: the fence P2 keeps it before the sleeper's last look, and makes a bump seen here bring along what
-            // the waker wrote.
-            self.0.load(Ordering::Relaxed)
+            // ORDERING [P3] Acquire: pairs with the bump in wake_all; the registration comes after it, so that who takes
+            // the registration changes the word after this load.
+            self.0.load(super::order("P3", Ordering::Acquire))
         }
 
         /// Sleeps until the word differs from `ticket`, a wake, a signal, or `slice` has passed.
@@ -48,7 +48,8 @@ mod real {
 
         /// Wakes all sleepers.
         pub(crate) fn wake_all(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
+            // ORDERING [P3] Release: pairs with the load in ticket; the taking of the registrations comes before it.
+            self.0.fetch_add(1, super::order("P3", Ordering::Release));
             let _ = rustix::thread::futex::wake(
                 &self.0,
                 rustix::thread::futex::Flags::empty(),
@@ -83,7 +84,7 @@ mod real {
 
     impl Futex {
         pub(crate) fn ticket(&self) -> u32 {
-            self.word.load(Ordering::Relaxed)
+            self.word.load(super::order("P3", Ordering::Acquire))
         }
 
         pub(crate) fn sleep(&self, ticket: u32, _slice: Duration) {
@@ -98,7 +99,8 @@ mod real {
         }
 
         pub(crate) fn wake_all(&self) {
-            self.word.fetch_add(1, Ordering::Relaxed);
+            self.word
+                .fetch_add(1, super::order("P3", Ordering::Release));
             let guard = self.lock.lock().expect("no thread panics with the lock");
             self.bell.notify_all();
             drop(guard);

@@ -358,7 +358,7 @@ impl Table {
                 ranks: ranks.iter().fold(0, |bits, rank| bits | 1 << rank),
                 waited,
             },
-            Trouble::Other(text) => Reason::Aborted { text },
+            Trouble::Other(text) => Reason::Aborted { text, origin: None },
         };
         match self.seat.surrender(round, &reason) {
             Err(failure) => self.poison(failure),
@@ -459,7 +459,7 @@ impl Table {
             park::wake_fenced(&seat.storage);
         }
         let mut climb = Climb::new(&self.ladder, timeout);
-        let mut complete = false;
+        let (mut complete, mut told) = (false, false);
         while pending != 0 {
             if complete {
                 return Err(contradiction(round, seat.me));
@@ -476,7 +476,9 @@ impl Table {
                     Step::Again => {}
                     Step::Slice { waited } => {
                         self.inspect(round, pending, &|peer| look(peer).is_some())?;
-                        self.tell_silence(round, pending, waited);
+                        if waited >= SILENCE && !std::mem::replace(&mut told, true) {
+                            self.tell_silence(round, pending, waited);
+                        }
                     }
                     Step::Expired { waited } => {
                         seat.surrender(
@@ -548,17 +550,16 @@ impl Table {
     }
 
     fn tell_silence(&self, round: u64, missing: u64, waited: Duration) {
-        let due = (SILENCE..SILENCE + self.ladder.slice).contains(&waited);
-        if let (true, Some(notice)) = (due, &self.notice) {
+        if let Some(notice) = &self.notice {
             bits(missing).for_each(|rank| {
-                notice(&origin::last_seen(&self.seat.storage, rank, round), waited);
+                notice(&origin::last_seen(&self.seat.storage, rank, round), waited)
             });
         }
     }
 
     fn settle(&mut self, round: u64, settled: Result<(), Failure>) -> Result<(), RoundError> {
         settled.map_err(|failure| self.poison(failure))?;
-        // Relaxed: the aborting thread checks what it reads against the stamps.
+        // Relaxed: what a peer writes for a later round comes after the stamp of the next one, and so after this.
         self.seat
             .unsettled
             .store(round.wrapping_add(1), Ordering::Relaxed);
@@ -570,6 +571,8 @@ impl Table {
 
     #[cold]
     fn poison(&mut self, failure: Failure) -> RoundError {
+        // Where the table contradicts itself, its outcome word may not say so.
+        self.closed |= !self.has_ended(failure.round);
         self.failure = Some(failure.clone());
         RoundError::Failed(failure)
     }
@@ -604,6 +607,12 @@ impl Drop for Table {
 }
 
 impl Seat {
+    /// Whether this rank has settled `round`: proof that it completed, whatever its buffers hold by now.
+    fn has_settled(&self, round: u64) -> bool {
+        Word::new(round, State::Undecided).about(self.unsettled.load(Ordering::Relaxed))
+            == Cmp::Less
+    }
+
     fn failure(&self, word: Word, near: u64) -> Failure {
         match word.state() {
             State::Failed { by } => origin::read(&self.storage, by, word.round_near(near)),
@@ -615,7 +624,14 @@ impl Seat {
     #[cold]
     fn surrender(&self, round: u64, reason: &Reason<'_>) -> Result<(), Failure> {
         let _speaking = self.speaking.lock();
-        let complete = || is_complete(&self.storage, self.me, round);
+        let complete = || {
+            is_complete(&self.storage, self.me, round) || {
+                // ORDERING [F5] SeqCst fence between the look at rows and `unsettled`: pairs with F1 and F4 of peers. A
+                // row or `done` of a later round was written after this rank had settled the present one, and said so.
+                full_fence("F5");
+                self.has_settled(round)
+            }
+        };
         give_up(&self.storage, self.me, round, complete, || {
             reason.record(&self.storage, self.me, round);
         });
@@ -665,7 +681,10 @@ fn contradiction(round: u64, me: usize) -> Failure {
     Failure {
         round,
         by: me,
-        cause: origin::Cause::Aborted { reason },
+        cause: origin::Cause::Aborted {
+            reason,
+            origin: None,
+        },
     }
 }
 
@@ -679,14 +698,26 @@ impl Aborter {
     /// Fails the round that this rank is in, or its next one, on all ranks, and with it every later one.
     ///
     /// Rounds that this rank has settled stay settled everywhere. Does not block. A group that has failed already keeps
-    /// its first reason.
+    /// its first reason. Of `reason`, [`REASON_BYTES`](crate::REASON_BYTES) bytes are kept.
     pub fn abort(&self, reason: &str) {
+        self.abort_for(None, reason);
+    }
+
+    /// As [`Aborter::abort`], on behalf of somebody else: `origin` is returned in [`Cause::Aborted`](crate::Cause).
+    pub fn abort_for(&self, origin: Option<u32>, reason: &str) {
         let mut round = self.seat.unsettled.load(Ordering::Relaxed);
-        // The owner may settle a round meanwhile; it stops at the latest when it sees a closed round ahead of it.
-        for _ in 0..1000 {
+        // The owner may settle the round meanwhile; then the next one is tried. The owner cannot win often: it needs all
+        // peers for each round, and this thread nobody.
+        for _ in 0..1_000_000 {
             if self
                 .seat
-                .surrender(round, &Reason::Aborted { text: reason })
+                .surrender(
+                    round,
+                    &Reason::Aborted {
+                        text: reason,
+                        origin,
+                    },
+                )
                 .is_err()
             {
                 return;

@@ -440,7 +440,8 @@ fn an_abort_reaches_a_waiting_rank_with_its_reason_and_leaves_settled_rounds_alo
         assert_eq!(
             error.cause,
             Cause::Aborted {
-                reason: "out of cheese".to_owned()
+                reason: "out of cheese".to_owned(),
+                origin: None
             }
         );
     }
@@ -462,7 +463,7 @@ fn a_panicking_thread_aborts_its_group() {
         )
     });
     assert!(
-        matches!(&error.cause, Cause::Aborted { reason } if reason.contains("panicked")),
+        matches!(&error.cause, Cause::Aborted { reason, .. } if reason.contains("panicked")),
         "{error}"
     );
 }
@@ -480,6 +481,59 @@ fn data_that_cannot_arrive_fails_its_round_on_every_rank() {
     });
     assert_eq!(errors[0], errors[1]);
     assert!(errors[0].to_string().contains("connection to rank 1 broke"));
+}
+
+/// The record of a failure stays what its first readers saw, whatever the rank that wrote it does afterwards.
+#[test]
+fn an_abort_after_a_failure_changes_nothing_for_those_who_come_late() {
+    let mut all = tables(3, 1, Ladder::auto(3, 2));
+    let early = failure(
+        all[0]
+            .all_reduce(Kind::Min, "m", &mut [1], SHORT)
+            .expect_err("nobody else is there"),
+    );
+    all[0]
+        .aborter()
+        .abort("the panic of an unwrap on that error");
+    let late = failure(
+        all[2]
+            .all_reduce(Kind::Min, "m", &mut [1], LONG)
+            .expect_err("too late"),
+    );
+    assert_eq!(early, late);
+}
+
+/// An abort from another thread while rounds rush by: what it has read of its rank may be old.
+#[test]
+fn an_abort_at_a_random_moment_ends_the_same_round_everywhere() {
+    for attempt in 0_u32..300 {
+        let all = tables(2, 1, Ladder::yielding());
+        let aborter = all[0].aborter();
+        let wide = attempt % 2 == 0;
+        let abort = thread::spawn(move || {
+            (0..attempt * 100).for_each(|_| std::hint::spin_loop());
+            aborter.abort("now");
+        });
+        let ends = on_threads(all, move |mut table| {
+            for round in 1_u64.. {
+                let result = if wide {
+                    announce(&mut table, Kind::Broadcast, "m", 0).and_then(|_| table.commit(LONG))
+                } else {
+                    table.all_reduce(Kind::Min, "m", &mut [1], LONG)
+                };
+                if let Err(error) = result {
+                    return (round, failure(error));
+                }
+            }
+            unreachable!("the abort comes before the counter ends")
+        });
+        abort.join().expect("no panic");
+        assert_eq!(ends[0], ends[1], "attempt {attempt}");
+        assert_eq!(
+            ends[0].0, ends[0].1.round,
+            "the first round that failed is the one named"
+        );
+    }
 }
 
 /// Ranks give up at random moments while others complete: never one value on one rank and an error on another.

@@ -71,7 +71,7 @@ impl Ranks for Alone {
         None
     }
 
-    fn abort(&self, _reason: &str) {}
+    fn abort(&mut self, _reason: &str) {}
 }
 
 /// One rank whose peers follow a script; so must it.
@@ -160,7 +160,7 @@ impl Ranks for Scripted {
         column(&self.last, slot)
     }
 
-    fn abort(&self, _reason: &str) {}
+    fn abort(&mut self, _reason: &str) {}
 }
 
 /// A job of threads with several groups.
@@ -314,7 +314,7 @@ impl Ranks for Member {
         column(&self.last, slot)
     }
 
-    fn abort(&self, reason: &str) {
+    fn abort(&mut self, reason: &str) {
         for group in self.job.groups.iter() {
             let aborted = ErrorKind::Aborted {
                 rank: self.rank,

@@ -83,7 +83,7 @@ impl Ranks for Timed {
         self.group.contributions(slot)
     }
 
-    fn abort(&self, reason: &str) {
+    fn abort(&mut self, reason: &str) {
         self.group.abort(reason);
     }
 }

@@ -31,13 +31,14 @@ impl Mesh {
     ///
     /// # Errors
     /// [`MeshError::Unreached`] names all that were not there at `deadline`; a peer that refuses this one ends it at
-    /// once.
+    /// once. `guard` is asked every slice whether it is worth going on.
     pub(crate) fn connect(
         listener: TcpListener,
         addresses: &[SocketAddr],
         me: usize,
         token: &Token,
         deadline: Instant,
+        guard: &dyn Fn() -> bool,
     ) -> Result<Self, MeshError> {
         let size = addresses.len();
         if me >= size {
@@ -88,6 +89,9 @@ impl Mesh {
                     state: State::Open,
                 });
             }
+            if !guard() {
+                return Err(MeshError::Stopped);
+            }
             let now = Instant::now();
             if now >= deadline {
                 let sought = visitors.first().map(|(_, visitor)| visitor.trouble());
@@ -134,7 +138,7 @@ impl Mesh {
             let connect = |(me, listener)| {
                 let (addresses, token) = (&addresses, &token);
                 thread::Builder::new().spawn_scoped(scope, move || {
-                    Self::connect(listener, addresses, me, token, deadline)
+                    Self::connect(listener, addresses, me, token, deadline, &|| true)
                 })
             };
             let threads = listeners

@@ -73,6 +73,8 @@ pub(crate) enum MeshError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// The guard of the connecting had seen enough.
+    Stopped,
     /// A peer does not let this one in.
     Refused {
         /// The peer.
@@ -107,6 +109,7 @@ impl fmt::Display for MeshError {
             Self::Left { peer } => write!(f, "member {peer} has left"),
             Self::Poisoned { peer, .. } => write!(f, "member {peer} has given the group up"),
             Self::Garbage { peer, what } => write!(f, "member {peer} sent garbage: {what}"),
+            Self::Stopped => f.write_str("connecting was stopped"),
             Self::Refused { peer, reason } => write!(f, "member {peer} refuses this one: {reason}"),
             Self::Closed => {
                 f.write_str("the connections of the group failed earlier or are closed")

@@ -100,7 +100,7 @@ fn beside_a_socket() -> (Mesh, TcpStream) {
     };
     let visitor = Visitor::new(addresses[0], &token(), claim);
     let visit = thread::spawn(move || visitor.enter(soon()));
-    let mesh = Mesh::connect(listener, &addresses, 0, &token(), soon()).unwrap();
+    let mesh = Mesh::connect(listener, &addresses, 0, &token(), soon(), &|| true).unwrap();
     let (stream, _) = visit.join().unwrap().unwrap().unwrap();
     stream.set_nonblocking(false).unwrap();
     (mesh, stream)
@@ -545,7 +545,8 @@ fn members_that_do_not_come_are_named_to_all_who_did() {
             {
                 let addresses = &addresses;
                 scope.spawn(move || {
-                    let outcome = Mesh::connect(listener, addresses, me, &token(), deadline);
+                    let outcome =
+                        Mesh::connect(listener, addresses, me, &token(), deadline, &|| true);
                     let Err(MeshError::Unreached { peers, trouble }) = outcome.map(drop) else {
                         panic!("member {me}")
                     };
@@ -575,15 +576,17 @@ fn strangers_do_not_delay_a_mesh_and_a_wrong_token_is_refused() {
         let (first, second) = (listeners.next().unwrap(), listeners.next().unwrap());
         thread::scope(|scope| {
             let addresses = &addresses;
-            let zero = scope.spawn(move || Mesh::connect(first, addresses, 0, &token(), soon()));
+            let zero =
+                scope.spawn(move || Mesh::connect(first, addresses, 0, &token(), soon(), &|| true));
             let wrong = Token::from_text("another group");
             let spare = Mesh::listen(LOOPBACK).unwrap();
-            let refused = Mesh::connect(spare, addresses, 1, &wrong, soon()).map(drop);
+            let refused = Mesh::connect(spare, addresses, 1, &wrong, soon(), &|| true).map(drop);
             assert!(
                 matches!(refused, Err(MeshError::Refused { peer: 0, .. })),
                 "{refused:?}"
             );
-            let one = scope.spawn(move || Mesh::connect(second, addresses, 1, &token(), soon()));
+            let one = scope
+                .spawn(move || Mesh::connect(second, addresses, 1, &token(), soon(), &|| true));
             let meshes = vec![zero.join().unwrap().unwrap(), one.join().unwrap().unwrap()];
             in_threads(meshes, |mut mesh| exchange(&mut mesh, 1, soon()).unwrap());
         });

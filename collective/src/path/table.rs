@@ -3,6 +3,7 @@
 use super::Round;
 use super::data::{Exchange, Stop, Wire};
 use crate::error::{Described, ErrorKind, Silent};
+use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};
 use crate::op::Op;
 use rankpact_shm::{
@@ -170,7 +171,7 @@ impl TablePath {
         let exchange = Exchange {
             round: table.round(),
             label: round.label,
-            deadline: started + round.timeout,
+            deadline: job::deadline(started, round.timeout),
         };
         if let Err(error) = travel(wire, &exchange, &mut || table.watch()) {
             return Err(in_errors(give_up(table, error, started)));
@@ -282,8 +283,10 @@ pub(crate) fn kind_of(error: RoundError, ranks: &[usize]) -> ErrorKind {
             one: described(*one),
             other: described(*other),
         },
-        Cause::Aborted { reason } => ErrorKind::Aborted {
-            rank: world(by),
+        Cause::Aborted { reason, origin } => ErrorKind::Aborted {
+            rank: origin.map_or(world(by), |rank| {
+                usize::try_from(rank).unwrap_or(usize::MAX)
+            }),
             reason,
         },
         other => ErrorKind::Io(format!("{other:?}")),

@@ -59,6 +59,11 @@ impl TcpPath {
         self.wire.contributions(slot)
     }
 
+    /// Tells all peers that this rank gives the group up, and why.
+    pub(crate) fn abort(&mut self, kind: &ErrorKind) {
+        self.wire.mesh.poison(&job::encode(kind));
+    }
+
     pub(crate) fn close(&mut self) {
         self.wire.mesh.close();
     }
@@ -137,7 +142,7 @@ impl TcpPath {
         let exchange = Exchange {
             round: self.round + 1,
             label: round.label,
-            deadline: started + round.timeout,
+            deadline: job::deadline(started, round.timeout),
         };
         let outcome = travel(&mut self.wire, &exchange, &mut || {
             aborted().map_or(Ok(()), Err)
@@ -145,7 +150,7 @@ impl TcpPath {
         self.round += 1;
         if let Err(error) = outcome {
             let kind = self.failure(error, mine, round, started.elapsed());
-            self.wire.mesh.poison(&job::encode(&kind));
+            self.abort(&kind);
             return Err(kind);
         }
         round.label.clone_into(&mut self.last_label);

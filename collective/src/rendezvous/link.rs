@@ -53,6 +53,7 @@ struct State {
     next: u64,
     pending: HashMap<u64, Pending>,
     on_abort: Option<OnAbort>,
+    dead: Vec<usize>,
 }
 
 struct Pending {
@@ -187,6 +188,19 @@ impl Link {
     /// Why this link is of no more use, if it is.
     pub(crate) fn ended(&self) -> Option<Ended> {
         self.shared.state().ended.clone()
+    }
+
+    /// Ranks that have died, as far as the server has noticed.
+    pub(crate) fn dead(&self) -> Vec<usize> {
+        let state = self.shared.state();
+        let server = state.ended.as_ref().and_then(|ended| {
+            if let Ended::Died { rank } = ended {
+                Some(*rank)
+            } else {
+                None
+            }
+        });
+        state.dead.iter().copied().chain(server).collect()
     }
 
     /// Calls `callback` once when another rank aborts the job, in the thread that reads; right here if that has
@@ -345,6 +359,7 @@ impl Shared {
                 }
             }
             Reply::Aborted { rank, reason } => self.finish(Ended::Aborted { rank, reason }),
+            Reply::Died { rank } => self.state().dead.push(rank),
             Reply::Closed => self.finish(Ended::Left { rank: 0 }),
         }
     }

@@ -86,6 +86,9 @@ pub(super) enum Reply {
         rank: usize,
         reason: String,
     },
+    Died {
+        rank: usize,
+    },
     Closed,
 }
 
@@ -109,6 +112,10 @@ impl Reply {
                 body.put_bytes(cut(reason).as_bytes());
             }
             Self::Closed => body.push(4),
+            Self::Died { rank } => {
+                body.push(5);
+                body.put_count(*rank);
+            }
         }
         seal(&body)
     }
@@ -129,6 +136,9 @@ impl Reply {
                 reason: fields.text()?,
             },
             4 => Self::Closed,
+            5 => Self::Died {
+                rank: fields.count()?,
+            },
             _ => return None,
         };
         fields.end(reply)

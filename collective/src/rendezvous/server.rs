@@ -392,6 +392,9 @@ impl Desk {
         if let Seat::Live(mut connection) = std::mem::replace(&mut self.seats[rank], seat) {
             let _ = connection.outbox.flush(&mut connection.stream);
         }
+        if matches!(self.seats[rank], Seat::Died) {
+            (0..self.seats.len()).for_each(|other| self.say(other, &Reply::Died { rank }));
+        }
         let keys: Vec<String> = self.rounds.keys().cloned().collect();
         for key in keys {
             self.settle(&key);
