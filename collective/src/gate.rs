@@ -333,13 +333,13 @@ impl Gate {
                     .said(&connector, &acceptor);
                     let verdict = if !self.token.verify(Side::Connector, &said, proof) {
                         Err("the token is not that of this job".to_owned())
-                    } else if size != self.size {
+                    } else if size != self.size && self.purpose == Purpose::Mesh {
                         Err(format!(
                             "rank {rank} was started for {size} ranks, this side for {}",
                             self.size
                         ))
-                    } else if rank >= size {
-                        Err(format!("there is no rank {rank} among {size} ranks"))
+                    } else if rank >= self.size {
+                        Err(format!("there is no rank {rank} among {} ranks", self.size))
                     } else {
                         judge(rank)
                     };

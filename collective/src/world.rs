@@ -59,6 +59,8 @@ const RENDEZVOUS_FILE: &str = "rendezvous";
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long one attempt to reach the address of a file may take before the file is read again.
 const ATTEMPT: Duration = Duration::from_millis(500);
+/// How long a refusal may be that of an earlier job, whose file is about to be replaced.
+const INSIST: Duration = Duration::from_secs(2);
 
 /// What a rank tells all others when it joins.
 #[derive(Serialize, Deserialize)]
@@ -362,16 +364,18 @@ fn meet_in_folder(
     size: usize,
     deadline: Instant,
 ) -> Result<Met, ErrorKind> {
+    let started = Instant::now();
     let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let file = folder.join(RENDEZVOUS_FILE);
     if rank == 0 {
         let token = Token::random().map_err(|error| io("random numbers", error))?;
         let (server, address) = serve(SocketAddr::new(ip, 0), &token, size)?;
         publish(&file, &format!("{address} {}\n", token.to_hex()))?;
-        let link = Link::connect(address, &token, rank, size, deadline).map_err(unreached)?;
+        let link = Link::connect(address, &token, rank, size, deadline)
+            .map_err(|error| unreached(error, rank, started))?;
         return Ok((link, Some(server), ip, token));
     }
-    let mut trouble = format!("rank 0 has not written {}", file.display());
+    let mut refusal = None;
     loop {
         if let Some((address, token)) = read(&file)? {
             match Link::connect(
@@ -382,16 +386,28 @@ fn meet_in_folder(
                 deadline.min(Instant::now() + ATTEMPT),
             ) {
                 Ok(link) => return Ok((link, None, ip, token)),
-                // Perhaps the file of an earlier job in this folder, whose rank 0 is gone.
-                Err(error @ LinkError::Unreachable { .. }) => trouble = error.to_string(),
-                Err(error) => return Err(unreached(error)),
+                // The file of an earlier job in this folder, perhaps, whose port is closed or somebody else's now.
+                Err(LinkError::Unreachable { .. }) => {}
+                Err(error @ LinkError::Refused { .. }) => {
+                    let (first, _) = refusal.get_or_insert((Instant::now(), error));
+                    if first.elapsed() >= INSIST {
+                        break;
+                    }
+                }
+                Err(error) => return Err(unreached(error, rank, started)),
             }
         }
         if Instant::now() >= deadline {
-            return Err(ErrorKind::Io(format!("no rendezvous: {trouble}")));
+            break;
         }
         thread::sleep(LOOK_AGAIN);
     }
+    let missing = LinkError::Missing { ranks: vec![0] };
+    Err(unreached(
+        refusal.map_or(missing, |(_, refusal)| refusal),
+        rank,
+        started,
+    ))
 }
 
 fn meet_at(
@@ -401,6 +417,7 @@ fn meet_at(
     size: usize,
     deadline: Instant,
 ) -> Result<Met, ErrorKind> {
+    let started = Instant::now();
     let token = Token::from_text(token);
     let resolved = address
         .to_socket_addrs()
@@ -412,7 +429,8 @@ fn meet_at(
     } else {
         None
     };
-    let link = Link::connect(resolved, &token, rank, size, deadline).map_err(unreached)?;
+    let link = Link::connect(resolved, &token, rank, size, deadline)
+        .map_err(|error| unreached(error, rank, started))?;
     Ok((link, server, route_to(resolved)?, token))
 }
 
@@ -446,8 +464,16 @@ fn route_to(address: SocketAddr) -> Result<IpAddr, ErrorKind> {
     route().map_err(|error: std::io::Error| io(&format!("no interface leads to {address}"), error))
 }
 
-fn unreached(error: LinkError) -> ErrorKind {
-    job::link_error(error, 0, Duration::ZERO)
+fn unreached(error: LinkError, rank: usize, started: Instant) -> ErrorKind {
+    match error {
+        // Nobody serves there: that is rank 0's task.
+        LinkError::Unreachable { .. } => job::link_error(
+            LinkError::Missing { ranks: vec![0] },
+            rank,
+            started.elapsed(),
+        ),
+        other => job::link_error(other, rank, started.elapsed()),
+    }
 }
 
 /// Puts `text` under `file` in one step, readable by this user only.

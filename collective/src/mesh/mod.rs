@@ -335,6 +335,8 @@ impl Peer {
         };
         match Frame::decode(body) {
             None => Err(garbage("no frame of a group").into()),
+            // It ends the round it names and those after it, not one that its sender has completed.
+            Some((Kind::Poison, frame)) if frame.round > round => Ok(Found::Later),
             Some((Kind::Poison, frame)) => Err(MeshError::Poisoned {
                 peer,
                 payload: frame.payload.to_vec(),
@@ -496,7 +498,7 @@ impl Mesh {
         loop {
             let moved = self.pass(round, payload, watch)?;
             if self.peers.iter().flatten().all(Peer::complete) {
-                return Ok(());
+                return Ok(self.last_words(round)?);
             }
             let now = Instant::now();
             if now >= deadline {
@@ -521,6 +523,21 @@ impl Mesh {
                 thread::yield_now();
             }
         }
+    }
+
+    /// Whether a peer has given this very round up after it had sent its frame: then all shall.
+    fn last_words(&mut self, round: u64) -> Result<(), MeshError> {
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            let next = peer.inbox.peek().ok().flatten().and_then(Frame::decode);
+            if let Some((Kind::Poison, frame)) = next.filter(|(_, frame)| frame.round <= round) {
+                return Err(MeshError::Poisoned {
+                    peer: at,
+                    payload: frame.payload.to_vec(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Serves every peer once; whether anything moved.
@@ -581,15 +598,20 @@ impl Mesh {
             .filter_map(|(at, peer)| Some((at, peer.as_ref()?)))
     }
 
-    /// Tells every peer, as far as it listens, that this member gives the group up. Only the first
+    /// Tells every peer, as far as it listens, that this member gives the group up from `round` on. Only the first
     /// 64 KiB of `payload` are sent.
-    pub(crate) fn poison(&mut self, payload: &[u8]) {
+    pub(crate) fn poison(&mut self, round: u64, payload: &[u8]) {
         if self.state == State::Closed {
             return;
         }
         self.state = State::Failed;
         let payload = &payload[..payload.len().min(POISON)];
-        self.tell(Kind::Poison, payload, POISONING);
+        let frame = Frame {
+            round,
+            payload,
+            ..Frame::default()
+        };
+        self.tell(Kind::Poison, frame, POISONING);
     }
 
     /// Leaves in order: says goodbye, and waits a while until the others have hung up too, for a socket closed with
@@ -600,7 +622,7 @@ impl Mesh {
         }
         self.state = State::Closed;
         let until = Instant::now() + LINGER;
-        self.tell(Kind::Bye, &[], LINGER);
+        self.tell(Kind::Bye, Frame::default(), LINGER);
         for peer in self.peers.iter_mut().flatten() {
             // Fails only for a socket that is closed already.
             let _ = peer.stream.shutdown(Shutdown::Write);
@@ -620,17 +642,9 @@ impl Mesh {
     }
 
     /// Sends a last frame to all who listen, behind what they have still to get, for at most `patient`.
-    fn tell(&mut self, kind: Kind, payload: &[u8], patient: Duration) {
+    fn tell(&mut self, kind: Kind, frame: Frame<'_>, patient: Duration) {
         let until = Instant::now() + patient;
-        let last = [
-            &Frame {
-                payload,
-                ..Frame::default()
-            }
-            .header(kind)[..],
-            payload,
-        ]
-        .concat();
+        let last = [&frame.header(kind)[..], frame.payload].concat();
         for peer in self.peers.iter_mut().flatten() {
             let owed = peer.owed.as_ref().map_or(0, |owed| owed.len());
             peer.sent = peer.sent.min(owed);

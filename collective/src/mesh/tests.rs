@@ -390,7 +390,7 @@ fn a_poison_reaches_all_with_its_payload() {
     within_a_minute(|| {
         in_threads(Mesh::pairs(3).unwrap(), |mut mesh| {
             if mesh.me() == 1 {
-                mesh.poison(b"why");
+                mesh.poison(1, b"why");
                 assert_eq!(exchange(&mut mesh, 1, soon()), Err(MeshError::Closed));
             } else {
                 let poisoned = MeshError::Poisoned {
@@ -414,7 +414,7 @@ fn a_poison_is_seen_even_from_a_peer_whose_frame_has_arrived() {
                 exchange(&mut other, 1, shortly()),
                 Err(MeshError::Missing { peers: vec![2] })
             );
-            other.poison(b"late");
+            other.poison(1, b"late");
         });
         let poisoned = MeshError::Poisoned {
             peer: 1,
@@ -457,7 +457,7 @@ fn a_poison_follows_the_rest_of_a_frame_that_was_half_sent() {
         thread::sleep(Duration::from_millis(20));
         let outcome = meshes[0].exchange(&round(1, &large), &mut Refuse, soon());
         assert_eq!(outcome, Err(ExchangeError::Stopped("mismatch")));
-        meshes[0].poison(b"mismatch");
+        meshes[0].poison(2, b"mismatch");
         let poisoned = MeshError::Poisoned {
             peer: 0,
             payload: b"mismatch".to_vec(),

@@ -59,9 +59,9 @@ impl TcpPath {
         self.wire.contributions(slot)
     }
 
-    /// Tells all peers that this rank gives the group up, and why.
+    /// Tells all peers that this rank gives the group up after the last round, and why.
     pub(crate) fn abort(&mut self, kind: &ErrorKind) {
-        self.wire.mesh.poison(&job::encode(kind));
+        self.wire.mesh.poison(self.round + 1, &job::encode(kind));
     }
 
     pub(crate) fn close(&mut self) {
@@ -150,7 +150,7 @@ impl TcpPath {
         self.round += 1;
         if let Err(error) = outcome {
             let kind = self.failure(error, mine, round, started.elapsed());
-            self.abort(&kind);
+            self.wire.mesh.poison(self.round, &job::encode(&kind));
             return Err(kind);
         }
         round.label.clone_into(&mut self.last_label);
@@ -178,10 +178,12 @@ impl TcpPath {
         }
         match error {
             ExchangeError::Stopped(Stop::Guard(kind)) => kind,
-            ExchangeError::Stopped(Stop::Mismatch { peer, theirs }) => ErrorKind::Mismatch {
-                one: Box::new(describe(world(me), mine)),
-                other: Box::new(describe(world(peer), theirs)),
-            },
+            ExchangeError::Stopped(Stop::Mismatch { peer, theirs }) => {
+                let mut calls = [describe(world(me), mine), describe(world(peer), theirs)];
+                calls.sort_by_key(|call| call.rank);
+                let [one, other] = calls.map(Box::new);
+                ErrorKind::Mismatch { one, other }
+            }
             ExchangeError::Mesh(MeshError::Missing { peers }) => ErrorKind::Timeout {
                 by: world(me),
                 after,

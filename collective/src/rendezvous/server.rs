@@ -449,19 +449,24 @@ impl Desk {
     }
 
     fn judge_round(&self, round: &Round) -> State {
-        let mut state = State::Complete;
-        for &rank in round
+        if round
             .expected
             .iter()
-            .filter(|rank| !round.arrived.contains(rank))
+            .all(|rank| round.arrived.contains(rank))
         {
+            return State::Complete;
+        }
+        for &rank in &round.expected {
             match self.seats.get(rank) {
+                // Also one that has contributed: whatever is being agreed, it will not take part in it.
                 Some(Seat::Died) => return State::Failed(LinkError::Died { rank }),
-                Some(Seat::Left) => return State::Failed(LinkError::Left { rank }),
-                _ => state = State::Open,
+                Some(Seat::Left) if !round.arrived.contains(&rank) => {
+                    return State::Failed(LinkError::Left { rank });
+                }
+                _ => {}
             }
         }
-        state
+        State::Open
     }
 
     /// Says farewell and waits until the others have hung up: a socket closed with unread bytes is reset, and a reset

@@ -429,19 +429,36 @@ fn a_rank_number_is_given_once() {
 }
 
 #[test]
-fn a_wrong_token_and_a_wrong_size_are_refused_with_the_reason() {
+fn a_wrong_token_and_a_rank_beyond_the_world_are_refused_with_the_reason() {
     within_a_minute(|| {
         let (_server, address) = serve(2);
-        for (text, rank, size, what) in [
-            ("other", 0, 2, "token"),
-            ("the job", 0, 3, "3 ranks"),
-            ("the job", 2, 2, "no rank 2"),
-        ] {
+        for (text, rank, size, what) in [("other", 0, 2, "token"), ("the job", 2, 2, "no rank 2")] {
             match Link::connect(address, &Token::from_text(text), rank, size, soon()) {
                 Err(LinkError::Refused { reason }) => assert!(reason.contains(what), "{reason}"),
                 other => panic!("{other:?}"),
             }
         }
+    });
+}
+
+#[test]
+fn ranks_started_for_different_worlds_are_told_so_at_their_first_gather() {
+    within_a_minute(|| {
+        let (_server, address) = serve(2);
+        let other = thread::spawn(move || {
+            let larger = link(address, 1, 3);
+            larger.gather("world", &[0, 1, 2], b"", soon())
+        });
+        let error = link(address, 0, 2)
+            .gather("world", &[0, 1], b"", soon())
+            .unwrap_err();
+        assert_eq!(other.join().unwrap(), Err(error.clone()));
+        let LinkError::Members { one, other } = error else {
+            panic!("{error:?}")
+        };
+        let mut lists = [one.1, other.1];
+        lists.sort();
+        assert_eq!(lists, [vec![0, 1], vec![0, 1, 2]]);
     });
 }
 
