@@ -318,8 +318,9 @@ impl Ranks {
         self.nothing_is_left();
     }
 
+    /// Checks that no process of the job and no name of it is left; for jobs that end by signals.
     #[track_caller]
-    fn nothing_is_left(&self) {
+    pub fn nothing_is_left(&self) {
         let names = names_in(Path::new("/dev/shm"), &self.job.nonce);
         assert!(names.is_empty(), "left behind: {names:?}");
         let processes = processes_of(&self.job.nonce);

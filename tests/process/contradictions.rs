@@ -3,6 +3,7 @@
 //! The numbers stand in the other files too, at the tests that run into the same thing. A contradiction that is resolved
 //! leaves this list; its test moves to the suite it belongs to.
 
+use crate::crash::{Moment, killed};
 use crate::disagreement::different_calls;
 use crate::segment::refused;
 use crate::{assert_poisoned, job, missing};
@@ -37,6 +38,15 @@ fn n1_over_tcp_no_rank_takes_a_value_that_another_gave_up_on() {
     ranks.all_hold("end");
     ranks.all_go();
     ranks.end();
+}
+
+/// N1, with a death instead of a deadline: of two survivors over TCP one completes the last round, the other one does not.
+/// A consequence with a stopped rank: the one that went on also blames the innocent one, which never made the next call.
+#[test]
+fn n1_over_tcp_a_death_ends_the_same_round_on_all_survivors() {
+    for _ in 0..25 {
+        killed("min g slots=8", 1, Moment::Running, PathChoice::Tcp);
+    }
 }
 
 /// N2: architecture.md 5.1: "failed at r: every round < r completes on every rank". Over TCP a rank that is still in round 3

@@ -11,7 +11,7 @@ use std::time::Duration;
 const SOON: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
+pub(crate) enum Moment {
     /// Before any round.
     Before,
     /// While the others wait for it in the first round.
@@ -89,7 +89,7 @@ fn grief(
     (ranks, errors, op)
 }
 
-fn killed(op: &str, victim: usize, moment: Moment, path: PathChoice) {
+pub(crate) fn killed(op: &str, victim: usize, moment: Moment, path: PathChoice) {
     let (mut ranks, errors, _) = grief(op, victim, moment, Signal::SIGKILL, path);
     let case = format!("{op}, {moment:?}, {path}, rank {victim}");
     for error in &errors {
