@@ -1,1 +1,21 @@
-//! Harness.
+//! What tests of real ranks need: starting and watching processes, values whose reductions anybody can compute, and the
+//! behaviours that every group must show.
+//!
+//! A rank is the program `rankpact-rank`. Its arguments are the steps it takes, each a sentence of words; it reports each
+//! step as one line of JSON, and waits at a `hold` until the test lets it go.
+
+#![cfg(not(loom))]
+#![expect(
+    clippy::missing_panics_doc,
+    reason = "a failed check is a panic: this is what tests call"
+)]
+
+mod behaviour;
+mod job;
+mod report;
+mod values;
+
+pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
+pub use job::{Job, Namespace, Ranks, may_unshare};
+pub use report::{Failure, Report};
+pub use values::{Range, Values, bytes};

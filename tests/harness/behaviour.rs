@@ -1,0 +1,458 @@
+//! The behaviours that every group must show, whatever its ranks are and whatever path they take.
+
+use crate::values::{Range, Values, bytes, mix};
+use rankpact_collective::{Call, Error, ErrorKind, Group, Op, Options, PathChoice, PathKind};
+use rankpact_shm::monotonic_ns;
+use std::thread;
+use std::time::Duration;
+
+/// What was not as it should be.
+pub type Checked<T = ()> = Result<T, String>;
+
+/// What all ranks of a group do together, each checking what it gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Behaviour {
+    /// The behaviour, as a sentence.
+    pub name: &'static str,
+    /// The sizes of groups that must show it.
+    pub sizes: &'static [usize],
+    /// Whether the group measures its rounds.
+    pub timing: bool,
+    /// The part of one rank.
+    pub run: fn(&mut Group) -> Checked,
+}
+
+/// The behaviour of that name.
+#[must_use]
+pub fn behaviour(name: &str) -> Behaviour {
+    behaviours()
+        .into_iter()
+        .find(|behaviour| behaviour.name == name)
+        .unwrap_or_else(|| panic!("no behaviour `{name}`"))
+}
+
+/// Runs `behaviour` with ranks that are threads of this process.
+pub fn on_threads(behaviour: &Behaviour, size: usize, path: PathChoice) {
+    let options = Options {
+        path,
+        timing: behaviour.timing,
+        timeout: Duration::from_secs(30),
+        ..Options::default()
+    };
+    let groups = Group::threads("threads", size, &options).expect("threads can always be ranks");
+    let ranks: Vec<_> = groups
+        .into_iter()
+        .map(|mut group| {
+            let run = behaviour.run;
+            // Closes in its own thread: it waits a while for the others to leave as well.
+            thread::spawn(move || run(&mut group))
+        })
+        .collect();
+    let ended: Vec<_> = ranks.into_iter().map(thread::JoinHandle::join).collect();
+    for (rank, ended) in ended.into_iter().enumerate() {
+        if let Err(why) = ended.expect("no rank panics") {
+            panic!("rank {rank} of {size}: {why}");
+        }
+    }
+}
+
+/// All of them.
+#[must_use]
+pub fn behaviours() -> Vec<Behaviour> {
+    let plain = |name, sizes, run| Behaviour {
+        name,
+        sizes,
+        timing: false,
+        run,
+    };
+    vec![
+        plain(
+            "min and max are right at every width",
+            &[2, 3, 4, 8],
+            every_width,
+        ),
+        plain(
+            "the smallest and the largest integer survive in every slot",
+            &[2, 3],
+            extremes_in_every_slot,
+        ),
+        plain(
+            "nobody leaves a barrier before the last has come",
+            &[2, 3, 4, 8],
+            barriers,
+        ),
+        plain(
+            "every rank gets what any root broadcasts",
+            &[2, 3, 8],
+            broadcasts,
+        ),
+        plain(
+            "mixed operations keep their order and their results",
+            &[2, 4],
+            mixed,
+        ),
+        plain(
+            "every call is one round whatever path it takes",
+            &[2, 3],
+            counted,
+        ),
+        plain(
+            "the contributions of the last reduction can be asked for",
+            &[2, 4],
+            contributed,
+        ),
+        Behaviour {
+            timing: true,
+            ..plain(
+                "a late rank shows in the skew of those who waited",
+                &[2, 3],
+                timed,
+            )
+        },
+        plain("without timing nothing is measured", &[2], untimed),
+        plain(
+            "slots are not reused before the slowest rank has read them",
+            &[4],
+            one_rank_lags,
+        ),
+        plain("a sleeping rank is woken by the last one", &[2], parked),
+        plain(
+            "a call has its own deadline and the late rank learns that it was missing",
+            &[2, 3],
+            own_deadline,
+        ),
+        plain("a wrong use costs nobody anything", &[2, 3], wrong_use),
+        plain("after a close every call says closed", &[2, 3], closed),
+    ]
+}
+
+const SMALL: Values = Values {
+    salt: 0,
+    range: Range::Small,
+};
+const FULL: Values = Values {
+    salt: 1,
+    range: Range::Full,
+};
+const MIXED: Values = Values {
+    salt: 2,
+    range: Range::Mixed,
+};
+
+/// One reduction with the values of its round.
+pub(crate) fn reduce(group: &mut Group, op: Op, slots: usize, values: Values) -> Checked {
+    let (rank, size, round) = (group.rank(), group.size(), group.round() + 1);
+    let mut row = values.row(rank, round, slots);
+    said(group.all_reduce(op, &mut row, "reduce"))?;
+    let wanted = values.reduced(op, size, round, slots);
+    match (0..slots).find(|slot| row[*slot] != wanted[*slot]) {
+        None => Ok(()),
+        Some(slot) => Err(format!(
+            "round {round}, {op} of {slots} slots: slot {slot} is {}, not {}",
+            row[slot], wanted[slot]
+        )),
+    }
+}
+
+fn broadcast(group: &mut Group, root: usize, len: usize) -> Checked {
+    let round = group.round() + 1;
+    let wanted = bytes(root, round, len);
+    // What the others bring is replaced, be it longer or shorter.
+    let mut got = if group.rank() == root {
+        wanted.clone()
+    } else {
+        vec![0xee; len / 2 + group.rank() * 40]
+    };
+    said(group.broadcast(root, &mut got, "broadcast"))?;
+    same(
+        &format!("round {round}, {len} bytes from {root}"),
+        &(got.len(), got == wanted),
+        &(len, true),
+    )
+}
+
+fn said<T>(result: Result<T, Error>) -> Checked<T> {
+    result.map_err(|error| error.to_string())
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, wanted: &T) -> Checked {
+    if got == wanted {
+        Ok(())
+    } else {
+        Err(format!("{what}: got {got:?}, not {wanted:?}"))
+    }
+}
+
+fn every_width(group: &mut Group) -> Checked {
+    for op in [Op::Min, Op::Max] {
+        for slots in [0, 1, 7, 8, 9, 64, 1024, 65_536] {
+            for values in [SMALL, FULL, MIXED] {
+                // The widest one costs megabytes a round, and eight ranks share two cores.
+                let rounds = if slots > 1024 { 1 } else { 3 };
+                for _ in 0..rounds {
+                    reduce(group, op, slots, values)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn extremes_in_every_slot(group: &mut Group) -> Checked {
+    for width in [1, 7, 8, 9] {
+        for slot in 0..width {
+            for extreme in [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX] {
+                for owner in 0..group.size() {
+                    for op in [Op::Min, Op::Max] {
+                        let mut row = vec![5; width];
+                        if group.rank() == owner {
+                            row[slot] = extreme;
+                        }
+                        said(group.all_reduce(op, &mut row, "extreme"))?;
+                        let mut wanted = vec![5; width];
+                        wanted[slot] = match op {
+                            Op::Min => extreme.min(5),
+                            _ => extreme.max(5),
+                        };
+                        same(
+                            &format!("{op}, slot {slot} of {width}, {extreme} from {owner}"),
+                            &row,
+                            &wanted,
+                        )?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn barriers(group: &mut Group) -> Checked {
+    for turn in 0..6 {
+        // Another rank is the last one each time.
+        let late = (group.rank() + turn) % group.size();
+        thread::sleep(Duration::from_millis(late as u64 * 3));
+        let came = monotonic_ns().cast_signed();
+        said(group.barrier("barrier"))?;
+        let left = monotonic_ns().cast_signed();
+        let mut last = [came];
+        said(group.all_reduce(Op::Max, &mut last, "last to come"))?;
+        if left < last[0] {
+            return Err(format!(
+                "left {} ns before the last rank came",
+                last[0] - left
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn broadcasts(group: &mut Group) -> Checked {
+    for root in 0..group.size() {
+        for len in [0, 1, 31, 32, 33, 63, 64, 65, 4096, 1 << 20] {
+            broadcast(group, root, len)?;
+        }
+    }
+    Ok(())
+}
+
+fn mixed(group: &mut Group) -> Checked {
+    for turn in 0..300_u64 {
+        // Drawn alike on all ranks.
+        let drawn = mix(turn ^ 77);
+        let slots = [1, 3, 7, 8, 9, 40, 300][(drawn >> 8) as usize % 7];
+        let op = [Op::Min, Op::Max][(drawn >> 16) as usize % 2];
+        let values = [SMALL, FULL, MIXED][(drawn >> 24) as usize % 3];
+        match drawn % 5 {
+            0 => said(group.barrier("barrier"))?,
+            1 => broadcast(
+                group,
+                (drawn >> 32) as usize % group.size(),
+                [0, 5, 32, 33, 5000][(drawn >> 40) as usize % 5],
+            )?,
+            _ => reduce(group, op, slots, values)?,
+        }
+    }
+    Ok(())
+}
+
+fn counted(group: &mut Group) -> Checked {
+    said(group.ready())?;
+    same("the round before the first call", &group.round(), &0)?;
+    let mut wanted = 0;
+    for _ in 0..3 {
+        for slots in [0, 1, 8, 9, 1024] {
+            wanted += 1;
+            reduce(group, Op::Min, slots, FULL)?;
+            same("the round after a reduction", &group.round(), &wanted)?;
+        }
+        for len in [0, 32, 33, 100_000] {
+            wanted += 1;
+            broadcast(group, 1, len)?;
+            same("the round after a broadcast", &group.round(), &wanted)?;
+        }
+        wanted += 1;
+        said(group.barrier("barrier"))?;
+        same("the round after a barrier", &group.round(), &wanted)?;
+    }
+    Ok(())
+}
+
+fn contributed(group: &mut Group) -> Checked {
+    for slots in [1, 7, 8, 9, 64] {
+        for values in [SMALL, FULL, MIXED] {
+            let round = group.round() + 1;
+            reduce(group, Op::Max, slots, values)?;
+            for slot in 0..slots {
+                let wanted = (0..group.size())
+                    .map(|rank| values.of(rank, round, slot))
+                    .collect();
+                same(
+                    &format!("the contributions to slot {slot} of {slots}"),
+                    &group.contributions(slot),
+                    &Some(wanted),
+                )?;
+            }
+            same(
+                &format!("the contributions to slot {slots} of {slots}"),
+                &group.contributions(slots),
+                &None,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn timed(group: &mut Group) -> Checked {
+    const LATE: Duration = Duration::from_millis(60);
+    for slots in [8, 1024] {
+        let mut row = vec![1; slots];
+        said(group.barrier("together"))?;
+        if group.rank() + 1 == group.size() {
+            thread::sleep(LATE);
+        }
+        said(group.all_reduce(Op::Min, &mut row, "late"))?;
+        let timing = group.timing().ok_or("nothing was measured")?;
+        // Those who waited were held up by almost as much; the late rank by nobody that long.
+        let waited = timing.skew > LATE / 2;
+        same(
+            &format!("whether {timing:?} is that of one who waited, {slots} slots"),
+            &waited,
+            &(group.rank() + 1 < group.size()),
+        )?;
+    }
+    Ok(())
+}
+
+fn untimed(group: &mut Group) -> Checked {
+    reduce(group, Op::Min, 3, SMALL)?;
+    same("the timing", &group.timing().is_none(), &true)
+}
+
+fn one_rank_lags(group: &mut Group) -> Checked {
+    for turn in 0..400_u64 {
+        reduce(group, Op::Min, if turn % 10 == 9 { 20 } else { 8 }, MIXED)?;
+        if group.rank() == 3 && turn % 3 == 0 {
+            thread::sleep(Duration::from_micros(mix(turn) % 2500));
+        }
+    }
+    Ok(())
+}
+
+fn parked(group: &mut Group) -> Checked {
+    for turn in 0..60_u64 {
+        // Around the moment at which a waiting rank goes to sleep, and well past it.
+        if (turn % 2 == 0) == (group.rank() == 0) {
+            thread::sleep(Duration::from_micros(mix(turn) % 2000 * (1 + turn % 7)));
+        }
+        reduce(group, Op::Max, 4, SMALL)?;
+    }
+    Ok(())
+}
+
+// CONTRADICTION 1, over TCP.
+fn own_deadline(group: &mut Group) -> Checked {
+    const SHORT: Duration = Duration::from_millis(300);
+    reduce(group, Op::Min, 2, SMALL)?;
+    let late = group.size() - 1;
+    let mut row = vec![3, 4];
+    let failed = if group.rank() == late {
+        thread::sleep(SHORT * 3);
+        group.all_reduce(Op::Min, &mut row, "patient")
+    } else {
+        group.all_reduce(Op::Min, &mut row, Call::within("patient", SHORT))
+    };
+    let Err(error) = failed else {
+        return Err("a round completed without its last rank".to_owned());
+    };
+    let ErrorKind::Timeout { by, after, missing } = &*error.kind else {
+        return Err(format!("no timeout: {error}"));
+    };
+    let missing: Vec<_> = missing.iter().map(|silent| silent.rank).collect();
+    same("who is missing", &missing, &vec![group.ranks()[late]])?;
+    same(
+        "whether the late rank gave up",
+        &(*by == group.ranks()[late]),
+        &false,
+    )?;
+    same("whether it waited that long", &(*after >= SHORT), &true)?;
+    same("the round", &error.round, &2)?;
+    same("the row", &row, &vec![3, 4])?;
+    match group.all_reduce(Op::Min, &mut row, "again") {
+        Err(again) if matches!(&*again.kind, ErrorKind::Poisoned { origin } if *origin == error) => {
+            Ok(())
+        }
+        other => Err(format!("the call after it: {other:?}")),
+    }
+}
+
+fn wrong_use(group: &mut Group) -> Checked {
+    let wrong = |what: &str, result: Result<(), Error>| match result {
+        Err(error) if matches!(*error.kind, ErrorKind::Usage(_)) => Ok(()),
+        other => Err(format!("{what}: {other:?}")),
+    };
+    reduce(group, Op::Min, 2, SMALL)?;
+    let size = group.size();
+    for width in [1, 8, 9] {
+        wrong(
+            "no label",
+            group.all_reduce(Op::Min, &mut vec![1; width], ""),
+        )?;
+        let long = "x".repeat(rankpact_shm::LABEL_BYTES + 1);
+        wrong(
+            "a long label",
+            group.all_reduce(Op::Min, &mut vec![1; width], long.as_str()),
+        )?;
+    }
+    wrong("no such root", group.broadcast(size, &mut vec![1], "root"))?;
+    wrong("no label", group.barrier(""))?;
+    reduce(group, Op::Max, 8, FULL)?;
+    let longest = "y".repeat(rankpact_shm::LABEL_BYTES);
+    said(group.all_reduce(Op::Min, &mut [1], longest.as_str()))?;
+    // The labels of a group are interned in a table of fixed size: a full one is a wrong use, and no more than that.
+    let table = matches!(group.path(), Some((PathKind::Table, _)));
+    let mut refused = 0;
+    for n in 0..80 {
+        match group.all_reduce(Op::Min, &mut [n], format!("label {n}").as_str()) {
+            Ok(()) => {}
+            Err(error) if matches!(*error.kind, ErrorKind::Usage(_)) => refused += 1,
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    same("whether labels were refused", &(refused > 0), &table)?;
+    reduce(group, Op::Min, 9, FULL)
+}
+
+fn closed(group: &mut Group) -> Checked {
+    reduce(group, Op::Min, 2, SMALL)?;
+    broadcast(group, 0, 100_000)?;
+    group.close();
+    for _ in 0..2 {
+        match group.barrier("late") {
+            Err(error) if *error.kind == ErrorKind::Closed => {}
+            other => return Err(format!("a call after close: {other:?}")),
+        }
+    }
+    group.close();
+    Ok(())
+}

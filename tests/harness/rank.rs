@@ -1,0 +1,316 @@
+//! A rank of a test: takes the steps that its arguments name, and reports each as one line of JSON.
+//!
+//! ```text
+//! --timing  --salt N                       before the steps
+//! hold NAME                                wait for a line on stdin
+//! group G [ranks=0,2] [timeout=MS]         make a group
+//! path G | ready G | close G | leave G     leave: drop without another word
+//! min|max G [slots=8] [full] [label=L] [within=MS] [count=1] [pause=US]
+//! broadcast G [root=0] [bytes=64] [label=L] [within=MS] [count=1]
+//! barrier G [label=L] [within=MS] [count=1]
+//! behave G BEHAVIOUR ...                   a behaviour of the harness
+//! scenario N                               a scenario of the cache, over the groups tick, hits, acks
+//! parallel G,H STEP ...                    the step on each group, in a thread of its own
+//! begin STEP ...                           the step on a group in a thread that nobody waits for
+//! panic G                                  a thread that owns the group panics
+//! abort REASON ... | sleep MS | exit | crash
+//! ```
+
+#[cfg(not(loom))]
+fn main() {
+    steps::take();
+}
+
+#[cfg(loom)]
+fn main() {}
+
+#[cfg(not(loom))]
+mod steps {
+    use nix::sys::prctl::set_pdeathsig;
+    use nix::sys::signal::Signal;
+    use rankpact_cache::conformance::scenarios;
+    use rankpact_collective::{Call, Error, Group, Join, Op, World};
+    use rankpact_tests::{Failure, Range, Report, Values, behaviour, bytes};
+    use std::collections::BTreeMap;
+    use std::io::{BufRead, Write};
+    use std::process::{abort, exit};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    type Outcome = Result<String, Failure>;
+
+    struct Rank {
+        world: World,
+        groups: BTreeMap<String, Group>,
+        salt: u64,
+    }
+
+    pub(crate) fn take() {
+        // A test that is gone leaves no rank behind.
+        set_pdeathsig(Signal::SIGKILL).expect("Linux kills orphans on demand");
+        let mut words: Vec<String> = std::env::args().skip(1).collect();
+        let mut join = Join::from_env().expect("the test sets all variables");
+        let mut salt = 0;
+        while words.first().is_some_and(|word| word.starts_with("--")) {
+            let word = words.remove(0);
+            match word.split_once('=') {
+                Some(("--salt", value)) => salt = value.parse().expect("a number"),
+                _ => join.options.timing = true,
+            }
+        }
+        let started = Instant::now();
+        let world = match World::connect(join) {
+            Ok(world) => world,
+            Err(error) => {
+                say("join", 0, started, Err(error.into()));
+                return;
+            }
+        };
+        say("join", 0, started, Ok(String::new()));
+        let mut rank = Rank {
+            world,
+            groups: BTreeMap::new(),
+            salt,
+        };
+        for step in &words {
+            rank.step(step);
+        }
+    }
+
+    fn say(step: &str, round: u64, started: Instant, outcome: Outcome) {
+        let report = Report {
+            step: step.to_owned(),
+            round,
+            ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            outcome,
+        };
+        let mut line = serde_json::to_string(&report).expect("a report is JSON");
+        line.push('\n');
+        let mut out = std::io::stdout().lock();
+        // In one piece: other threads speak as well.
+        if out
+            .write_all(line.as_bytes())
+            .and_then(|()| out.flush())
+            .is_err()
+        {
+            exit(4);
+        }
+    }
+
+    fn given<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
+        words
+            .iter()
+            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    fn number(words: &[&str], name: &str, otherwise: u64) -> u64 {
+        given(words, name).map_or(otherwise, |text| text.parse().expect("a number"))
+    }
+
+    impl Rank {
+        fn step(&mut self, step: &str) {
+            let started = Instant::now();
+            let words: Vec<_> = step.split_whitespace().collect();
+            let (verb, rest) = (words[0], &words[1..]);
+            let outcome = match verb {
+                "hold" => {
+                    say(step, 0, started, Ok(String::new()));
+                    if std::io::stdin()
+                        .lock()
+                        .read_line(&mut String::new())
+                        .unwrap_or(0)
+                        == 0
+                    {
+                        exit(5);
+                    }
+                    return;
+                }
+                "sleep" => {
+                    thread::sleep(Duration::from_millis(rest[0].parse().expect("a number")));
+                    Ok(String::new())
+                }
+                "exit" => exit(0),
+                "crash" => abort(),
+                "abort" => {
+                    self.world.abort(&rest.join(" "));
+                    Ok(String::new())
+                }
+                "group" => self.group(rest),
+                "leave" => {
+                    drop(self.groups.remove(rest[0]));
+                    Ok(String::new())
+                }
+                "panic" => {
+                    let group = self.groups.remove(rest[0]).expect("a known group");
+                    let panicked = thread::spawn(move || {
+                        let _held = group;
+                        panic!("a test wants it so");
+                    })
+                    .join();
+                    assert!(panicked.is_err());
+                    Ok(String::new())
+                }
+                "begin" => {
+                    let mut group = self.groups.remove(rest[1]).expect("a known group");
+                    let (salt, verb) = (self.salt, rest[0].to_owned());
+                    let words: Vec<String> =
+                        rest[2..].iter().map(|word| (*word).to_owned()).collect();
+                    thread::spawn(move || {
+                        let words: Vec<_> = words.iter().map(String::as_str).collect();
+                        operate(&mut group, &verb, &words, salt)
+                    });
+                    Ok(String::new())
+                }
+                "scenario" => self.scenario(rest[0].parse().expect("a number")),
+                "parallel" => return self.parallel(rest),
+                _ => {
+                    let salt = self.salt;
+                    let group = self.groups.get_mut(rest[0]).expect("a known group");
+                    let outcome = operate(group, verb, &rest[1..], salt);
+                    return say(step, group.round(), started, outcome);
+                }
+            };
+            say(step, 0, started, outcome);
+        }
+
+        fn group(&mut self, words: &[&str]) -> Outcome {
+            let name = words[0];
+            let mut group = match given(words, "ranks") {
+                None => self.world.everybody(name)?,
+                Some(list) => {
+                    let ranks: Vec<usize> = list
+                        .split(',')
+                        .map(|rank| rank.parse().expect("a rank"))
+                        .collect();
+                    self.world.group(name, &ranks)?
+                }
+            };
+            if given(words, "timeout").is_some() {
+                group = group.with_timeout(Duration::from_millis(number(words, "timeout", 0)));
+            }
+            self.groups.insert(name.to_owned(), group);
+            Ok(String::new())
+        }
+
+        fn scenario(&mut self, number: usize) -> Outcome {
+            let mut take = |name| self.groups.remove(name).expect("the groups of the cache");
+            let (mut tick, hits, acks) = (take("tick"), take("hits"), take("acks"));
+            let ended = scenarios()[number].run(&mut tick, Box::new(hits), Box::new(acks));
+            // The caller must not close it before the last rank has ended.
+            self.groups.insert("tick".to_owned(), tick);
+            ended.map(|()| String::new()).map_err(Failure::Wrong)
+        }
+
+        fn parallel(&mut self, words: &[&str]) {
+            let salt = self.salt;
+            let threads: Vec<_> = words[0]
+                .split(',')
+                .map(|name| {
+                    let mut group = self.groups.remove(name).expect("a known group");
+                    let words: Vec<String> =
+                        words[1..].iter().map(|word| (*word).to_owned()).collect();
+                    thread::spawn(move || {
+                        let started = Instant::now();
+                        let rest: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+                        let outcome = operate(&mut group, &words[0], &rest, salt);
+                        let step = format!("parallel {} {}", group.name(), words.join(" "));
+                        (step, started, outcome, group)
+                    })
+                })
+                .collect();
+            for thread in threads {
+                let (step, started, outcome, group) = thread.join().expect("no step panics");
+                say(&step, group.round(), started, outcome);
+                self.groups.insert(group.name().to_owned(), group);
+            }
+        }
+    }
+
+    fn operate(group: &mut Group, verb: &str, words: &[&str], salt: u64) -> Outcome {
+        let started = group.round();
+        let count = number(words, "count", 1);
+        for _ in 0..count {
+            one(group, verb, words, salt).map_err(|failure| match failure {
+                // An error that comes late in a series is of interest together with the round before it.
+                Failure::Wrong(what) => {
+                    Failure::Wrong(format!("after {} rounds: {what}", group.round() - started))
+                }
+                error @ Failure::Error(_) => error,
+            })?;
+            let pause = number(words, "pause", 0);
+            if pause > 0 {
+                thread::sleep(Duration::from_micros(pause));
+            }
+        }
+        match verb {
+            "path" => {
+                let (kind, reason) = group
+                    .path()
+                    .ok_or_else(|| "the group has no path".to_owned())?;
+                Ok(format!("{kind}: {reason}"))
+            }
+            _ => Ok(String::new()),
+        }
+    }
+
+    fn one(group: &mut Group, verb: &str, words: &[&str], salt: u64) -> Result<(), Failure> {
+        let call = Call {
+            label: given(words, "label").unwrap_or("test"),
+            timeout: given(words, "within")
+                .map(|_| Duration::from_millis(number(words, "within", 0))),
+        };
+        let round = group.round() + 1;
+        match verb {
+            "path" => {}
+            "ready" => group.ready()?,
+            "close" => group.close(),
+            "barrier" => group.barrier(call)?,
+            "min" => reduce(group, Op::Min, words, salt, call)?,
+            "max" => reduce(group, Op::Max, words, salt, call)?,
+            "broadcast" => {
+                let root = usize::try_from(number(words, "root", 0)).expect("a rank");
+                let len = usize::try_from(number(words, "bytes", 64)).expect("a length");
+                let wanted = bytes(root, round, len);
+                let mut got = if group.rank() == root {
+                    wanted.clone()
+                } else {
+                    Vec::new()
+                };
+                group.broadcast(root, &mut got, call)?;
+                if got != wanted {
+                    return Err(format!("round {round}: other bytes than those of the root").into());
+                }
+            }
+            "behave" => (behaviour(&words.join(" ")).run)(group)?,
+            other => panic!("no step `{other}`"),
+        }
+        Ok(())
+    }
+
+    fn reduce(
+        group: &mut Group,
+        op: Op,
+        words: &[&str],
+        salt: u64,
+        call: Call<'_>,
+    ) -> Result<(), Failure> {
+        let slots = usize::try_from(number(words, "slots", 8)).expect("a width");
+        let range = if words.contains(&"full") {
+            Range::Full
+        } else {
+            Range::Small
+        };
+        let (values, round) = (Values { salt, range }, group.round() + 1);
+        let mut row = values.row(group.rank(), round, slots);
+        let before = row.clone();
+        let done: Result<(), Error> = group.all_reduce(op, &mut row, call);
+        if done.is_err() && row != before {
+            return Err(format!("round {round} failed, and changed the values").into());
+        }
+        done?;
+        if row != values.reduced(op, group.size(), round, slots) {
+            return Err(format!("round {round}: a wrong {op}").into());
+        }
+        Ok(())
+    }
+}

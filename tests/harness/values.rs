@@ -1,0 +1,89 @@
+//! Contributions that are functions of rank, round and slot, so that every result can be checked by every rank.
+
+use rankpact_collective::Op;
+
+/// The smallest and largest values that eight slots of one cache line can hold.
+const SMALL: [i64; 2] = [-(1 << 55), (1 << 55) - 1];
+
+/// Which values are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Range {
+    /// At most 56 signed bits, both ends included.
+    Small,
+    /// Any, with the smallest and the largest one often.
+    Full,
+    /// Small on even ranks, any on odd ones: the form of a row is each rank's own affair.
+    Mixed,
+}
+
+/// What each rank contributes to each round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Values {
+    /// Sets the values of one job apart from those of another.
+    pub salt: u64,
+    /// Which values are drawn.
+    pub range: Range,
+}
+
+impl Values {
+    /// What `rank` contributes to `slot` of `round`.
+    #[must_use]
+    pub fn of(&self, rank: usize, round: u64, slot: usize) -> i64 {
+        let drawn = mix(mix(mix(self.salt) ^ rank as u64) ^ round << 24 ^ slot as u64);
+        let full = match self.range {
+            Range::Small => false,
+            Range::Full => true,
+            Range::Mixed => rank % 2 == 1,
+        };
+        match (drawn % 8, full) {
+            (0, true) => i64::MIN,
+            (1, true) => i64::MAX,
+            (0, false) => SMALL[0],
+            (1, false) => SMALL[1],
+            (_, true) => mix(drawn).cast_signed(),
+            (_, false) => mix(drawn).cast_signed() >> 8,
+        }
+    }
+
+    /// The row that `rank` contributes to `round`.
+    #[must_use]
+    pub fn row(&self, rank: usize, round: u64, slots: usize) -> Vec<i64> {
+        (0..slots).map(|slot| self.of(rank, round, slot)).collect()
+    }
+
+    /// What all of `ranks` ranks get from `round`.
+    #[must_use]
+    pub fn reduced(&self, op: Op, ranks: usize, round: u64, slots: usize) -> Vec<i64> {
+        let one = |slot| {
+            let first = self.of(0, round, slot);
+            (1..ranks).fold(first, |so_far, rank| {
+                let next = self.of(rank, round, slot);
+                match op {
+                    Op::Min if next < so_far => next,
+                    Op::Max if next > so_far => next,
+                    _ => so_far,
+                }
+            })
+        };
+        (0..slots).map(one).collect()
+    }
+}
+
+/// What `root` broadcasts in `round`.
+#[must_use]
+pub fn bytes(root: usize, round: u64, len: usize) -> Vec<u8> {
+    let seed = mix(round << 8 | root as u64);
+    let mut bytes: Vec<u8> = (0..len.div_ceil(8) as u64)
+        .flat_map(|word| mix(seed ^ word).to_le_bytes())
+        .collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// Spreads a number over all 64 bits.
+pub(crate) fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}

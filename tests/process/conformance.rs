@@ -1,0 +1,213 @@
+//! What every group shows, with threads and with processes as ranks, over the table and over TCP.
+
+use crate::{PATHS, job};
+use rankpact_collective::{ErrorKind, PathChoice};
+use rankpact_tests::{behaviour, behaviours, on_threads};
+
+fn with_threads(test: &str, path: PathChoice) {
+    let behaviour = behaviour(&test.replace('_', " "));
+    for size in behaviour.sizes {
+        on_threads(&behaviour, *size, path);
+    }
+}
+
+fn with_processes(test: &str, path: PathChoice) {
+    let behaviour = behaviour(&test.replace('_', " "));
+    for size in behaviour.sizes {
+        let mut job = job(*size).path(path);
+        if behaviour.timing {
+            job = job.option("--timing");
+        }
+        let behave = format!("behave g {}", behaviour.name);
+        let mut ranks = job.start(|_| {
+            vec![
+                "group g".to_owned(),
+                "ready g".into(),
+                "path g".into(),
+                behave.clone(),
+                "hold end".into(),
+            ]
+        });
+        for rank in ranks.all() {
+            let said = ranks.report(rank, "path g");
+            assert!(said.well().starts_with(&path.to_string()), "{said:?}");
+            ranks.report(rank, &behave).well();
+        }
+        ranks.all_go();
+        ranks.end();
+    }
+}
+
+macro_rules! everywhere {
+    ($($name:ident)*) => {
+        mod threads_over_the_table {
+            $(#[test] fn $name() { super::with_threads(stringify!($name), super::PathChoice::Table); })*
+        }
+        mod threads_over_tcp {
+            $(#[test] fn $name() { super::with_threads(stringify!($name), super::PathChoice::Tcp); })*
+        }
+        mod processes_over_the_table {
+            $(#[test] fn $name() { super::with_processes(stringify!($name), super::PathChoice::Table); })*
+        }
+        mod processes_over_tcp {
+            $(#[test] fn $name() { super::with_processes(stringify!($name), super::PathChoice::Tcp); })*
+        }
+        #[test]
+        fn every_behaviour_has_its_tests() {
+            let tests = [$(stringify!($name).replace('_', " ")),*];
+            let names: Vec<_> = behaviours().into_iter().map(|behaviour| behaviour.name).collect();
+            assert_eq!(names, tests);
+        }
+    };
+}
+
+everywhere! {
+    min_and_max_are_right_at_every_width
+    the_smallest_and_the_largest_integer_survive_in_every_slot
+    nobody_leaves_a_barrier_before_the_last_has_come
+    every_rank_gets_what_any_root_broadcasts
+    mixed_operations_keep_their_order_and_their_results
+    every_call_is_one_round_whatever_path_it_takes
+    the_contributions_of_the_last_reduction_can_be_asked_for
+    a_late_rank_shows_in_the_skew_of_those_who_waited
+    without_timing_nothing_is_measured
+    slots_are_not_reused_before_the_slowest_rank_has_read_them
+    a_sleeping_rank_is_woken_by_the_last_one
+    a_call_has_its_own_deadline_and_the_late_rank_learns_that_it_was_missing
+    a_wrong_use_costs_nobody_anything
+    after_a_close_every_call_says_closed
+}
+
+#[test]
+fn members_may_make_their_groups_in_any_order() {
+    for path in PATHS {
+        let ranks = job(3).path(path).start(|rank| {
+            let names = ["a", "b", "c"];
+            let mut steps: Vec<String> = (0..3)
+                .map(|i| format!("group {}", names[(i + rank) % 3]))
+                .collect();
+            for name in names {
+                steps.push(format!("min {name} slots=8 count=5"));
+                steps.push(format!("max {name} slots=20 count=5"));
+            }
+            steps
+        });
+        ranks.end();
+    }
+}
+
+#[test]
+fn threads_may_open_their_groups_in_any_order() {
+    for path in PATHS {
+        let ranks = job(3).path(path).start(|rank| {
+            let order = ["a,b,c", "c,a,b", "b,c,a"][rank];
+            vec![
+                "group a".to_owned(),
+                "group b".into(),
+                "group c".into(),
+                format!("parallel {order} max slots=8 count=100"),
+                format!("parallel {order} broadcast root=2 bytes=3000 count=20"),
+                format!("parallel {order} min slots=12 count=50 full"),
+            ]
+        });
+        ranks.end();
+    }
+}
+
+#[test]
+fn subgroups_have_their_members_in_any_order() {
+    for path in PATHS {
+        let mut ranks = job(4).path(path).start(|rank| {
+            let mut steps = Vec::new();
+            if rank % 2 == 0 {
+                steps.push("group even ranks=2,0".to_owned());
+            } else {
+                steps.push("group odd ranks=3,1".to_owned());
+            }
+            steps.push("group all ranks=1,3,0,2".to_owned());
+            steps.push("group one ranks=".to_owned() + &rank.to_string());
+            let half = ["even", "odd"][rank % 2];
+            steps.push(format!("min {half} slots=8 count=10"));
+            steps.push(format!("broadcast {half} root=0 bytes=40000"));
+            for step in [
+                "max all slots=8 count=10",
+                "broadcast all root=2 bytes=40000",
+                "min all slots=100",
+                "barrier one",
+                "min one slots=9",
+                "path one",
+                "hold failing",
+            ] {
+                steps.push(step.to_owned());
+            }
+            // World rank 3 is rank 1 of `all`; errors name world ranks.
+            if rank != 3 {
+                steps.push("min all within=300".to_owned());
+            }
+            steps.push("hold end".to_owned());
+            steps
+        });
+        for rank in ranks.all() {
+            assert!(ranks.report(rank, "path one").well().starts_with("alone"));
+        }
+        ranks.all_hold("failing");
+        ranks.all_go();
+        for rank in [0, 1, 2] {
+            let failed = ranks.report(rank, "min all within=300");
+            assert_eq!(crate::missing(failed.error()), [3], "{path}");
+            assert_eq!(failed.error().rank, rank);
+        }
+        ranks.all_hold("end");
+        ranks.all_go();
+        ranks.end();
+    }
+}
+
+#[test]
+fn different_member_lists_fail_at_once_with_both_lists() {
+    for path in PATHS {
+        let mut ranks = job(3).path(path).start(|rank| {
+            let list = if rank == 1 { "0,1" } else { "0,1,2" };
+            vec![
+                format!("group g ranks={list}"),
+                "ready g".to_owned(),
+                "min g".to_owned(),
+                "hold end".to_owned(),
+            ]
+        });
+        for rank in ranks.all() {
+            let failed = ranks.report(rank, "ready g");
+            let text = failed.error().to_string();
+            assert!(
+                matches!(failed.kind(), ErrorKind::Config { .. }),
+                "{path}, rank {rank}: {text}"
+            );
+            assert!(
+                text.contains("[0, 1, 2]") && text.contains("[0, 1]"),
+                "{text}"
+            );
+            // The deadline is 30 s.
+            assert!(failed.ms < 10_000, "{failed:?}");
+            crate::assert_poisoned(ranks.report(rank, "min g").error(), failed.error());
+        }
+        ranks.all_hold("end");
+        ranks.all_go();
+        ranks.end();
+    }
+}
+
+#[test]
+fn a_group_can_be_made_anew_under_its_name() {
+    for path in PATHS {
+        let ranks = job(2).path(path).start(|_| {
+            let round = [
+                "group g",
+                "min g slots=8 count=3",
+                "max g slots=9",
+                "close g",
+            ];
+            round.repeat(15)
+        });
+        ranks.end();
+    }
+}

@@ -1,0 +1,50 @@
+//! Real processes: groups, disagreement, crashes, segments and the cache, all on both paths.
+
+#![cfg(not(loom))]
+
+/// Tests that take a path, as tests over each of them.
+macro_rules! on_both_paths {
+    ($($name:ident)*) => {
+        mod over_the_table {
+            $(#[test] fn $name() { super::$name(rankpact_collective::PathChoice::Table); })*
+        }
+        mod over_tcp {
+            $(#[test] fn $name() { super::$name(rankpact_collective::PathChoice::Tcp); })*
+        }
+    };
+}
+
+mod cache;
+mod conformance;
+mod contradictions;
+mod crash;
+mod disagreement;
+mod segment;
+
+use rankpact_collective::{Error, ErrorKind, PathChoice};
+use rankpact_tests::Job;
+
+/// Both ways that data can be told to go.
+const PATHS: [PathChoice; 2] = [PathChoice::Table, PathChoice::Tcp];
+
+fn job(size: usize) -> Job {
+    Job::new(env!("CARGO_BIN_EXE_rankpact-rank"), size)
+}
+
+/// The ranks that a timeout names.
+#[track_caller]
+fn missing(error: &Error) -> Vec<usize> {
+    match &*error.kind {
+        ErrorKind::Timeout { missing, .. } => missing.iter().map(|silent| silent.rank).collect(),
+        other => panic!("no timeout: {other}"),
+    }
+}
+
+/// `later` is what a call after `first` returns: poisoned, by just that failure.
+#[track_caller]
+fn assert_poisoned(later: &Error, first: &Error) {
+    match &*later.kind {
+        ErrorKind::Poisoned { origin } => assert_eq!(origin, first),
+        other => panic!("not poisoned: {other}"),
+    }
+}
