@@ -23,8 +23,6 @@ struct Offer {
     generation: u64,
     fields: Vec<(String, String)>,
     address: SocketAddr,
-    /// From the first member, unless all are to use TCP: where the segment is, or why there is none.
-    segment: Option<Result<PathBuf, Refusal>>,
 }
 
 /// Why a member cannot use the segment. Becomes the error on every rank where shared memory was demanded.
@@ -91,18 +89,11 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         .local_addr()
         .map_err(|error| ErrorKind::Io(error.to_string()))?;
     let wants_table = options.path != PathChoice::Tcp;
-    let mut created = (me == 0 && wants_table)
-        .then(|| create(job, options, name, &identity).map_err(Refusal::from));
-    let segment = created.as_ref().map(|created| match created {
-        Ok(segment) => Ok(segment.path().to_owned()),
-        Err(refusal) => Err(refusal.clone()),
-    });
     let fields = options.agreement(job.size);
     let offer = job::encode(&Offer {
         generation: identity.generation,
         fields,
         address,
-        segment,
     });
     let offers: Vec<Offer> = job::decode(ranks, &gather("offer", &offer)?)?;
     let all_fields: Vec<_> = offers.iter().map(|offer| offer.fields.clone()).collect();
@@ -110,16 +101,29 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     identity.generation = offers[0].generation;
     job.made(name, identity.generation);
 
-    let held = match &offers[0].segment {
-        None => Err(Refusal(ErrorKind::Io("TCP was asked for".to_owned()))),
-        Some(Err(refusal)) => Err(refusal.clone()),
-        Some(Ok(path)) => {
-            let attached = match created.take() {
-                Some(created) => created,
-                None => Segment::attach(path, &identity, me).map_err(Refusal::from),
-            };
-            prove(ranks, me, attached, &gather)?
+    let held = if wants_table {
+        // Only now that every member is here: the name of a segment exists for the blink of an eye.
+        let created =
+            (me == 0).then(|| create(job, options, name, &identity).map_err(Refusal::from));
+        let path = created.as_ref().map(|created| match created {
+            Ok(segment) => Ok(segment.path().to_owned()),
+            Err(refusal) => Err(refusal.clone()),
+        });
+        let paths: Vec<Option<Result<PathBuf, Refusal>>> =
+            job::decode(ranks, &gather("segment", &job::encode(&path))?)?;
+        match (created, paths.into_iter().next().flatten()) {
+            (_, Some(Err(refusal))) => Err(refusal),
+            (Some(created), _) => prove(ranks, me, created, &gather)?,
+            (None, Some(Ok(path))) => {
+                let attached = Segment::attach(&path, &identity, me).map_err(Refusal::from);
+                prove(ranks, me, attached, &gather)?
+            }
+            (None, None) => Err(Refusal(ErrorKind::Io(
+                "the first member offers no segment".to_owned(),
+            ))),
         }
+    } else {
+        Err(Refusal(ErrorKind::Io("TCP was asked for".to_owned())))
     };
     let addresses: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
     let token = job

@@ -160,7 +160,11 @@ impl Job {
 
 /// As much of a reason as every path keeps.
 pub(crate) fn cut(reason: &str) -> &str {
-    &reason[..reason.floor_char_boundary(rankpact_shm::REASON_BYTES)]
+    let ends = reason.char_indices().map(|(at, char)| at + char.len_utf8());
+    &reason[..ends
+        .take_while(|end| *end <= rankpact_shm::REASON_BYTES)
+        .last()
+        .unwrap_or(0)]
 }
 
 /// `timeout` from now; one beyond the end of the clock is a very long one.

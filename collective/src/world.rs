@@ -202,7 +202,15 @@ impl World {
         let started = Instant::now();
         let all = link
             .gather("world", &everybody, &job::encode(&hello), deadline)
-            .map_err(|error| job::link_error(error, rank, started.elapsed()))?;
+            .map_err(|error| match error {
+                // Who counts the ranks differently waits for other ranks.
+                LinkError::Members { one, other } => ErrorKind::Config {
+                    field: "world size".to_owned(),
+                    one: (one.0, one.1.len().to_string()),
+                    other: (other.0, other.1.len().to_string()),
+                },
+                other => job::link_error(other, rank, started.elapsed()),
+            })?;
         if let (0, Rendezvous::Folder(folder)) = (rank, &rendezvous) {
             // Everybody is in; a name that nobody needs any more is one less to leave behind.
             let _ = fs::remove_file(folder.join(RENDEZVOUS_FILE));

@@ -552,7 +552,7 @@ impl Table {
     fn tell_silence(&self, round: u64, missing: u64, waited: Duration) {
         if let Some(notice) = &self.notice {
             bits(missing).for_each(|rank| {
-                notice(&origin::last_seen(&self.seat.storage, rank, round), waited)
+                notice(&origin::last_seen(&self.seat.storage, rank, round), waited);
             });
         }
     }

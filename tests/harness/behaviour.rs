@@ -370,7 +370,6 @@ fn parked(group: &mut Group) -> Checked {
     Ok(())
 }
 
-// CONTRADICTION 1, over TCP.
 fn own_deadline(group: &mut Group) -> Checked {
     const SHORT: Duration = Duration::from_millis(300);
     reduce(group, Op::Min, 2, SMALL)?;

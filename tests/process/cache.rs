@@ -37,7 +37,7 @@ fn on_processes(test: &str, path: PathChoice) {
                 "group hits".into(),
                 "group acks".into(),
                 // Opening is no part of a scenario, whose deadline may be short; and a rank that ends while a worker
-                // of its cache still opens a group leaves the name of the segment behind (CONTRADICTION 8).
+                // of its cache still opens a group leaves the name of the segment behind.
                 "ready tick".into(),
                 "ready hits".into(),
                 "ready acks".into(),
@@ -66,7 +66,6 @@ fn on_processes(test: &str, path: PathChoice) {
                     after.error()
                 );
             }
-            // CONTRADICTION 1, over TCP: rank 0 is told of a mismatch.
             Ends::Timeout => assert_eq!(missing(after.error().root()), [0]),
             Ends::Mismatch => both_calls(after.error()),
         }

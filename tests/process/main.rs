@@ -16,9 +16,9 @@ macro_rules! on_both_paths {
 
 mod cache;
 mod conformance;
-mod contradictions;
 mod crash;
 mod disagreement;
+mod promises;
 mod segment;
 
 use rankpact_collective::{Error, ErrorKind, PathChoice};

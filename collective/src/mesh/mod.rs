@@ -190,6 +190,8 @@ struct Peer {
     owed: Option<Arc<[u8]>>,
     /// Its frame of the present round has been shown to the watch.
     delivered: bool,
+    /// Its socket has been read in the present round. A frame may have come with that of an earlier one.
+    fresh: bool,
     /// A complete frame of a later round is waiting; reading on could only fill memory.
     ahead: bool,
     /// It takes nothing any more. Only the end of what it sent tells why.
@@ -215,6 +217,7 @@ impl Peer {
             sent: 0,
             owed: None,
             delivered: false,
+            fresh: false,
             ahead: false,
             deaf: false,
             end: None,
@@ -224,7 +227,7 @@ impl Peer {
     fn begin(&mut self, header: [u8; HEADER], payload: &[u8]) {
         self.header = header;
         (self.total, self.sent) = (HEADER + payload.len(), 0);
-        (self.delivered, self.ahead) = (false, false);
+        (self.delivered, self.fresh, self.ahead) = (false, false, false);
     }
 
     fn wants(&self) -> bool {
@@ -294,16 +297,25 @@ impl Peer {
                 Found::Nothing if self.end.is_some() => return Ok(moved),
                 Found::Nothing => {}
             }
-            match self.inbox.fill(&mut self.stream) {
-                Ok(Filled::Some) => moved = true,
-                Ok(Filled::Nothing) => return Ok(moved),
-                Ok(Filled::End) | Err(_) => {
-                    self.end = Some(End::Died);
-                    return Ok(true);
-                }
+            match self.fill() {
+                Filled::Some => moved = true,
+                Filled::Nothing => return Ok(moved),
+                Filled::End => return Ok(true),
             }
         }
         Ok(moved)
+    }
+
+    /// Reads once.
+    fn fill(&mut self) -> Filled {
+        self.fresh = true;
+        match self.inbox.fill(&mut self.stream) {
+            Ok(Filled::End) | Err(_) => {
+                self.end = Some(End::Died);
+                Filled::End
+            }
+            Ok(filled) => filled,
+        }
     }
 
     /// Throws away what has arrived, up to 1 MiB so that the caller's clock counts, and notices the end.
@@ -529,6 +541,12 @@ impl Mesh {
     fn last_words(&mut self, round: u64) -> Result<(), MeshError> {
         for (at, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
+            if !peer.fresh
+                && peer.end.is_none()
+                && peer.inbox.peek().is_ok_and(|body| body.is_none())
+            {
+                peer.fill();
+            }
             let next = peer.inbox.peek().ok().flatten().and_then(Frame::decode);
             if let Some((Kind::Poison, frame)) = next.filter(|(_, frame)| frame.round <= round) {
                 return Err(MeshError::Poisoned {

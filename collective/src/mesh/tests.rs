@@ -466,6 +466,36 @@ fn a_poison_follows_the_rest_of_a_frame_that_was_half_sent() {
     });
 }
 
+#[test]
+fn who_comes_late_completes_no_round_that_a_peer_has_given_up() {
+    within_a_minute(|| {
+        for size in [2, 3, 5] {
+            let mut meshes = Mesh::pairs(size).unwrap();
+            let late = meshes.pop().unwrap();
+            let early: Vec<_> = meshes
+                .into_iter()
+                .map(|mut mesh| {
+                    thread::spawn(move || {
+                        exchange(&mut mesh, 1, soon()).unwrap();
+                        exchange(&mut mesh, 2, Instant::now() + Duration::from_millis(50))
+                            .unwrap_err();
+                        mesh.poison(2, b"gave up");
+                    })
+                })
+                .collect();
+            let mut late = late;
+            exchange(&mut late, 1, soon()).unwrap();
+            thread::sleep(Duration::from_millis(200));
+            let error = exchange(&mut late, 2, soon()).unwrap_err();
+            assert!(
+                matches!(error, MeshError::Poisoned { .. }),
+                "{size} members: {error}"
+            );
+            early.into_iter().for_each(|mesh| mesh.join().unwrap());
+        }
+    });
+}
+
 /// Stops after a few slices.
 struct Slices(usize);
 

@@ -1,9 +1,5 @@
-//! Where the product does something else than its documents say: each with its smallest reproduction.
-//!
-//! The numbers stand in the other files too, at the tests that run into the same thing. A contradiction that is resolved
-//! leaves this list; its test moves to the suite it belongs to.
+//! Promises of the documents that were once broken, each in its smallest form.
 
-use crate::crash::{Moment, killed};
 use crate::disagreement::different_calls;
 use crate::segment::refused;
 use crate::{assert_poisoned, job, missing};
@@ -12,10 +8,9 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// N1: architecture.md 5.1: "no rank may take a value that another gave up on"; "a late rank: that it was missing".
-/// Over TCP the late rank completes the round.
+/// architecture.md 5.1: "no rank may take a value that another gave up on"; "a late rank: that it was missing".
 #[test]
-fn n1_over_tcp_no_rank_takes_a_value_that_another_gave_up_on() {
+fn over_tcp_no_rank_takes_a_value_that_another_gave_up_on() {
     let mut ranks = job(2).path(PathChoice::Tcp).start(|rank| {
         let mut steps = vec!["group g", "min g", "hold apart"];
         steps.push(["min g within=300", "min g"][rank]);
@@ -26,6 +21,10 @@ fn n1_over_tcp_no_rank_takes_a_value_that_another_gave_up_on() {
     ranks.go(0);
     let given_up = ranks.report(0, "min g within=300");
     assert_eq!(missing(given_up.error()), [1]);
+    assert_poisoned(
+        ranks.report(0, "min g label=later").error(),
+        given_up.error(),
+    );
     ranks.go(1);
     let late = loop {
         let report = ranks.next(1).expect("rank 1 is alive");
@@ -40,19 +39,10 @@ fn n1_over_tcp_no_rank_takes_a_value_that_another_gave_up_on() {
     ranks.end();
 }
 
-/// N1, with a death instead of a deadline: of two survivors over TCP one completes the last round, the other one does not.
-/// A consequence with a stopped rank: the one that went on also blames the innocent one, which never made the next call.
+/// architecture.md 5.1: "failed at r: every round < r completes on every rank". A rank that is still in round 3 must not
+/// fail there with the mismatch of round 4.
 #[test]
-fn n1_over_tcp_a_death_ends_the_same_round_on_all_survivors() {
-    for _ in 0..25 {
-        killed("min g slots=8", 1, Moment::Running, PathChoice::Tcp);
-    }
-}
-
-/// N2: architecture.md 5.1: "failed at r: every round < r completes on every rank". Over TCP a rank that is still in round 3
-/// fails there with the mismatch of round 4, while round 3 has completed on the two others.
-#[test]
-fn n2_over_tcp_rounds_before_the_failed_one_complete_on_every_rank() {
+fn over_tcp_rounds_before_the_failed_one_complete_on_every_rank() {
     // Several jobs at once: on an idle machine all ranks read round 3 before the first can fail round 4.
     thread::scope(|scope| {
         for _ in 0..6 {
@@ -66,10 +56,11 @@ fn n2_over_tcp_rounds_before_the_failed_one_complete_on_every_rank() {
     });
 }
 
-/// N3: error.rs of collective: "The error of a failed round is the same on every rank of a host: its kind and its ranks
-/// come from the rank that ended the round." Over TCP each rank tells its own view, with the two sides in its own order.
+/// error.rs of collective: "The error of a failed round is the same on every rank of a host: its kind and its ranks
+/// come from the rank that ended the round." Over TCP each rank tells what it has seen
+/// itself; the side of the lower rank comes first.
 #[test]
-fn n3_over_tcp_as_well_the_error_is_the_same_on_every_rank() {
+fn over_tcp_as_well_the_error_is_the_same_on_every_rank() {
     let errors = different_calls(
         "min g slots=3",
         "min g slots=4",
@@ -82,10 +73,10 @@ fn n3_over_tcp_as_well_the_error_is_the_same_on_every_rank() {
     );
 }
 
-/// N4: architecture.md 5.2: "Rust drop closes, unless the thread panics: then it aborts", which "tells all peers why, at
-/// once". Over TCP the close of the same drop can overtake the abort: peers then are told `PeerClosed`.
+/// architecture.md 5.2: "Rust drop closes, unless the thread panics: then it aborts", which "tells all peers why, at
+/// once". The close of the same drop must not overtake it.
 #[test]
-fn n4_over_tcp_a_panic_is_an_abort_and_not_a_close() {
+fn over_tcp_a_panic_is_an_abort_and_not_a_close() {
     for _ in 0..15 {
         let mut ranks = job(3).path(PathChoice::Tcp).start(|rank| {
             let last = if rank == 2 {
@@ -109,9 +100,9 @@ fn n4_over_tcp_a_panic_is_an_abort_and_not_a_close() {
     }
 }
 
-/// N5: `World::connect`: "`ErrorKind::Timeout` names all ranks that are missing". Without rank 0 it is `Io`.
+/// `World::connect`: "`ErrorKind::Timeout` names all ranks that are missing".
 #[test]
-fn n5_a_join_without_rank_0_names_it() {
+fn a_join_without_rank_0_names_it() {
     let mut ranks = job(3)
         .without(0)
         .timeout(Duration::from_millis(1200))
@@ -128,10 +119,10 @@ fn n5_a_join_without_rank_0_names_it() {
     ranks.end();
 }
 
-/// N6: architecture.md 7: world size is an agreement field, section 6: a field that differs is refused at the join with both
-/// values. Rank 0 waits until its deadline and names the wrong rank as missing.
+/// architecture.md 7: world size is an agreement field, section 6: a field that differs is refused at the join with both
+/// values.
 #[test]
-fn n6_a_world_size_that_differs_is_refused_at_the_join_with_both_values() {
+fn a_world_size_that_differs_is_refused_at_the_join_with_both_values() {
     refused(
         job(3)
             .timeout(Duration::from_secs(4))
@@ -141,10 +132,9 @@ fn n6_a_world_size_that_differs_is_refused_at_the_join_with_both_values() {
     );
 }
 
-/// N7: `World::connect`: "`ErrorKind::PeerDied` a rank that died meanwhile" (field report R30). The others wait until their
-/// deadline, and then name only ranks that never came.
+/// `World::connect`: "`ErrorKind::PeerDied` a rank that died meanwhile" (field report R30).
 #[test]
-fn n7_a_death_while_others_still_join_is_named() {
+fn a_death_while_others_still_join_is_named() {
     for victim in [1, 2] {
         let mut ranks = job(4)
             .without(3)
@@ -168,11 +158,11 @@ fn n7_a_death_while_others_still_join_is_named() {
     }
 }
 
-/// N8: A rank that ends in good order, with a thread that still waits for the members of a new group, leaves the name of that
+/// A rank that ends in good order, with a thread that still waits for the members of a new group, leaves the name of that
 /// group's segment behind. architecture.md 4 has such names removed by `run` and `doctor --clean`; a job that uses
 /// neither, and nobody was killed, has nobody to do it.
 #[test]
-fn n8_an_orderly_end_while_a_thread_opens_a_group_leaves_no_name() {
+fn an_orderly_end_while_a_thread_opens_a_group_leaves_no_name() {
     let mut ranks = job(2).path(PathChoice::Table).start(|rank| {
         let last = if rank == 0 {
             ["begin ready g", "sleep 300"]
