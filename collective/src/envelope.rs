@@ -71,6 +71,8 @@ pub(crate) struct Inbox {
     hashed: usize,
     hasher: Hasher,
     limit: usize,
+    /// The last read took all it had room for.
+    brimming: bool,
 }
 
 impl Inbox {
@@ -83,6 +85,7 @@ impl Inbox {
             hashed: 0,
             hasher: Hasher::new(),
             limit,
+            brimming: false,
         }
     }
 
@@ -102,6 +105,7 @@ impl Inbox {
             Ok(0) => Ok(Filled::End),
             Ok(count) => {
                 self.end += count;
+                self.brimming = self.end == room;
                 Ok(Filled::Some)
             }
             Err(error)
@@ -111,6 +115,11 @@ impl Inbox {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the last read took all it had room for, so that more may be waiting.
+    pub(crate) fn is_brimming(&self) -> bool {
+        self.brimming
     }
 
     /// The first complete body, which stays first until [`Inbox::pop`].

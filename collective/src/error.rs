@@ -6,8 +6,9 @@ use std::time::Duration;
 
 /// Why a call failed, with everything needed to find the cause: group, round, operation, label, this rank.
 ///
-/// Ranks are world ranks. The error of a failed round is the same on every rank of a host: its kind and its ranks
-/// come from the rank that ended the round.
+/// Ranks are world ranks. Through a table the error of a failed round is the same on every rank: its kind and its ranks
+/// come from the rank that ended the round. Over TCP, where ranks share no word, each tells what it has seen or been told;
+/// a rank that has taken a value which another gave up on is told at its next call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     /// Name of the group; `world` while joining.

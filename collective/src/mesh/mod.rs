@@ -308,13 +308,28 @@ impl Peer {
 
     /// Reads once.
     fn fill(&mut self) -> Filled {
-        self.fresh = true;
-        match self.inbox.fill(&mut self.stream) {
+        let filled = self.inbox.fill(&mut self.stream);
+        self.fresh = !self.inbox.is_brimming();
+        match filled {
             Ok(Filled::End) | Err(_) => {
                 self.end = Some(End::Died);
                 Filled::End
             }
             Ok(filled) => filled,
+        }
+    }
+
+    /// Whether the peer has given `round` up after it had sent its frame.
+    fn last_word(&mut self, at: usize, round: u64) -> Result<(), MeshError> {
+        if !self.fresh && self.end.is_none() && self.inbox.peek().is_ok_and(|body| body.is_none()) {
+            self.fill();
+        }
+        match self.inbox.peek().ok().flatten().and_then(Frame::decode) {
+            Some((Kind::Poison, frame)) if frame.round <= round => Err(MeshError::Poisoned {
+                peer: at,
+                payload: frame.payload.to_vec(),
+            }),
+            _ => Ok(()),
         }
     }
 
@@ -364,9 +379,14 @@ impl Peer {
                 Err(garbage("a frame of a past round").into())
             }
             Some((Kind::Data, frame)) => {
-                watch.frame(peer, &frame).map_err(ExchangeError::Stopped)?;
+                let taken = watch.frame(peer, &frame);
                 self.inbox.pop();
                 self.delivered = true;
+                if taken.is_err() {
+                    // A peer that gave up long ago is the reason, not what this member makes of its frame.
+                    self.last_word(peer, round)?;
+                }
+                taken.map_err(ExchangeError::Stopped)?;
                 Ok(Found::Delivered)
             }
         }
@@ -541,19 +561,7 @@ impl Mesh {
     fn last_words(&mut self, round: u64) -> Result<(), MeshError> {
         for (at, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            if !peer.fresh
-                && peer.end.is_none()
-                && peer.inbox.peek().is_ok_and(|body| body.is_none())
-            {
-                peer.fill();
-            }
-            let next = peer.inbox.peek().ok().flatten().and_then(Frame::decode);
-            if let Some((Kind::Poison, frame)) = next.filter(|(_, frame)| frame.round <= round) {
-                return Err(MeshError::Poisoned {
-                    peer: at,
-                    payload: frame.payload.to_vec(),
-                });
-            }
+            peer.last_word(at, round)?;
         }
         Ok(())
     }
