@@ -62,6 +62,9 @@ const ATTEMPT: Duration = Duration::from_millis(500);
 /// How long a refusal may be that of an earlier job, whose file is about to be replaced.
 const INSIST: Duration = Duration::from_secs(2);
 
+/// How long rank 0 goes on serving after a join that has failed.
+const LATECOMERS: Duration = Duration::from_secs(1);
+
 /// What a rank tells all others when it joins.
 #[derive(Serialize, Deserialize)]
 struct Hello {
@@ -202,6 +205,12 @@ impl World {
         let started = Instant::now();
         let all = link
             .gather("world", &everybody, &job::encode(&hello), deadline)
+            .inspect_err(|_| {
+                if server.is_some() {
+                    // The others shall hear it too, also those who are a moment late.
+                    thread::sleep(LATECOMERS);
+                }
+            })
             .map_err(|error| match error {
                 // Who counts the ranks differently waits for other ranks.
                 LinkError::Members { one, other } => ErrorKind::Config {

@@ -64,9 +64,8 @@ pub fn exchange(
             times
         }
     };
-    let other = thread::spawn(side(1));
-    let times = side(0)();
-    // It has done all its rounds, or this side would still be waiting.
-    let _ = other.join();
+    // Both on threads of their own, so that `prepare` leaves no trace on the caller.
+    let threads = [side(0), side(1)].map(thread::spawn);
+    let [times, _] = threads.map(|thread| thread.join().unwrap_or_default());
     times
 }

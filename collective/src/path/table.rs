@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// Bytes of a broadcast that ride in the root's row.
 const INLINE: usize = 8 * (FREE_WORDS - 1);
 
-/// How long a broken connection may mean a death that the locks have not shown yet.
+/// How long a rank that knows less leaves it to one that knows more: a broken connection may be a death that the locks
+/// have not shown yet, and a rank that has not committed may itself be waiting for another.
 const GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -176,8 +177,14 @@ impl TablePath {
         if let Err(error) = travel(wire, &exchange, &mut || table.watch()) {
             return Err(in_errors(give_up(table, error, started)));
         }
+        // A little longer than the data: a rank that still waits for some knows better than this one who is missing.
         table
-            .commit(round.timeout.saturating_sub(started.elapsed()))
+            .commit(
+                round
+                    .timeout
+                    .saturating_sub(started.elapsed())
+                    .saturating_add(GRACE),
+            )
             .map_err(in_errors)?;
         Ok(true)
     }
