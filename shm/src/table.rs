@@ -629,7 +629,8 @@ impl Seat {
                 // ORDERING [F5] SeqCst fence between the look at rows and `unsettled`: pairs with F1 and F4 of peers. A
                 // row or `done` of a later round was written after this rank had settled the present one, and said so.
                 full_fence("F5");
-                self.has_settled(round)
+                // RULE [O6] What this rank has settled has completed, whatever the buffers hold by now.
+                !weakened("O6") && self.has_settled(round)
             }
         };
         give_up(&self.storage, self.me, round, complete, || {
