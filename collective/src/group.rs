@@ -363,6 +363,9 @@ impl Group {
         let (State::Unopened, Some(job)) = (&self.state, self.job.clone()) else {
             return Err(self.error(operation, call, ErrorKind::Closed));
         };
+        if job.is_forked() {
+            return Err(self.error(operation, call, ErrorKind::Forked));
+        }
         let members = Members {
             name: &self.name,
             ranks: &self.ranks,

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Silent};
 use crate::options::Options;
 use crate::rendezvous::{Ended, Link, LinkError, Server};
 use crate::token::Token;
-use rankpact_shm::Aborter;
+use rankpact_shm::{Aborter, Process};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,7 @@ pub(crate) struct Job {
     _server: Mutex<Option<Server>>,
     aborters: Aborters,
     names: Mutex<BTreeMap<String, u64>>,
+    owner: Process,
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,7 +80,13 @@ impl Job {
             _server: Mutex::new(server),
             aborters,
             names,
+            owner: Process::current(),
         })
+    }
+
+    /// Whether this is a forked child of the process that joined.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.owner.is_here()
     }
 
     /// Gathers `payload` from all `members`; errors are those of `group`.

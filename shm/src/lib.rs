@@ -17,10 +17,13 @@ mod call;
 mod label;
 mod layout;
 mod liveness;
+#[cfg(not(loom))]
+mod locks;
 mod member;
 mod origin;
 mod outcome;
 mod park;
+mod process;
 mod row;
 mod storage;
 mod sync;
@@ -34,9 +37,12 @@ mod segment;
 pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
 pub use label::LabelError;
 pub use layout::{Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
-pub use liveness::{Liveness, Locks};
+pub use liveness::Liveness;
+#[cfg(not(loom))]
+pub use locks::Locks;
 pub use origin::{Cause, Failure, Missing};
 pub use park::Ladder;
+pub use process::Process;
 #[cfg(not(loom))]
 pub use segment::{Identity, Segment, SegmentError};
 pub use storage::Storage;

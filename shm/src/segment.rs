@@ -4,7 +4,8 @@
 //! unlinks by name what it created; here it only maps a file that this module has created or checked itself.
 
 use crate::layout::{Geometry, LAYOUT_VERSION, MAGIC, Offsets};
-use crate::liveness::Locks;
+use crate::locks::Locks;
+use crate::process::Process;
 use crate::storage::Storage;
 use crate::sync::{Ordering, order};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
@@ -37,7 +38,9 @@ impl Map {
         }
     }
 
-    fn of(path: &Path, file: &OwnedFd) -> std::io::Result<Self> {
+    /// Maps the file under `path` through a description of its own: a mapping keeps its description open in a forked
+    /// child, and a description that carries a lock would go on carrying it there after its rank has died.
+    fn of(path: &Path) -> std::io::Result<Self> {
         match (
             path.parent(),
             path.file_name().and_then(|name| name.to_str()),
@@ -49,7 +52,11 @@ impl Map {
                     .map(Self::Named)
                     .map_err(|error| std::io::Error::other(error.to_string()))
             }
-            _ => memmap2::MmapRaw::map_raw(file).map(Self::File),
+            _ => {
+                let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = rustix::fs::open(path, flags, Mode::empty())?;
+                memmap2::MmapRaw::map_raw(&file).map(Self::File)
+            }
         }
     }
 }
@@ -156,13 +163,13 @@ impl fmt::Debug for Segment {
 struct Name {
     path: PathBuf,
     inode: u64,
-    owner: u32,
+    owner: Process,
 }
 
 impl Name {
     fn remove(&self) {
         // Not in a forked child: the name is the parent's affair.
-        let ours = std::process::id() == self.owner
+        let ours = self.owner.is_here()
             && rustix::fs::lstat(&self.path).is_ok_and(|found| found.st_ino == self.inode);
         if ours {
             let _ = rustix::fs::unlink(&self.path);
@@ -202,7 +209,7 @@ impl Segment {
         let name = Name {
             path: path.into(),
             inode,
-            owner: std::process::id(),
+            owner: Process::current(),
         };
         let needed = Offsets::of(identity.geometry).end as u64;
         let reserve = || rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, needed);
@@ -299,8 +306,8 @@ impl Segment {
 }
 
 fn map(path: &Path, file: &OwnedFd, geometry: Geometry) -> Result<Storage, SegmentError> {
-    let map = Map::of(path, file).map_err(|error| io_error(path, &error))?;
-    // The named kind is mapped by name: the name must still mean the file that was checked and carries the locks.
+    let map = Map::of(path).map_err(|error| io_error(path, &error))?;
+    // Mapped by name: it must still mean the file that was checked and carries the locks.
     let same = rustix::fs::lstat(path)
         .is_ok_and(|named| rustix::fs::fstat(file).is_ok_and(|held| held.st_ino == named.st_ino));
     if !same {

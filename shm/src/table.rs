@@ -7,6 +7,7 @@ use crate::liveness::Liveness;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::{State, Word, give_up};
 use crate::park::{self, Climb, Ladder, Step};
+use crate::process::Process;
 use crate::row::form_of;
 use crate::storage::Storage;
 use crate::sync::{AtomicU64, Mutex, Ordering, full_fence, weakened};
@@ -25,6 +26,8 @@ pub enum RoundError {
     Poisoned(Failure),
     /// The table was closed by this rank.
     Closed,
+    /// The table belongs to the parent of this process.
+    Forked,
     /// The label has no number.
     Label(LabelError),
     /// More slots than a row has: such data travels elsewhere.
@@ -37,6 +40,7 @@ impl fmt::Display for RoundError {
             Self::Failed(failure) => failure.fmt(f),
             Self::Poisoned(failure) => write!(f, "the group failed earlier: {failure}"),
             Self::Closed => f.write_str("the table is closed"),
+            Self::Forked => f.write_str("the table belongs to the parent of this process"),
             Self::Label(error) => error.fmt(f),
             Self::TooWide(slots) => write!(f, "{slots} slots do not fit a row of {MAX_SLOTS}"),
         }
@@ -90,6 +94,8 @@ struct Seat {
     me: usize,
     /// The oldest round this rank has not settled. Process memory: peers have no use for it.
     unsettled: AtomicU64,
+    /// The process that sat down here. A forked child touches nothing.
+    owner: Process,
     /// Held while this rank's origin record is written and proposed, so that two of its threads cannot mix theirs.
     speaking: Mutex<()>,
 }
@@ -122,6 +128,7 @@ impl Table {
                 storage,
                 me,
                 unsettled,
+                owner: Process::current(),
                 speaking: Mutex::new(()),
             }),
             next,
@@ -369,7 +376,7 @@ impl Table {
 
     /// Leaves in good order: peers that need this rank later are told that it has left.
     pub fn close(&mut self) {
-        if !self.closed {
+        if !self.closed && self.seat.owner.is_here() {
             self.closed = true;
             self.seat.storage.member(self.seat.me).close();
             park::wake(&self.seat.storage);
@@ -386,7 +393,10 @@ impl Table {
         words: &[i64],
     ) -> Result<(u64, Stamp), RoundError> {
         let (round, seat) = (self.next, &*self.seat);
-        if self.closed || matches!(seat.storage.control().word().state(), State::Failed { .. }) {
+        if self.closed
+            || !seat.owner.is_here()
+            || matches!(seat.storage.control().word().state(), State::Failed { .. })
+        {
             return Err(self.refuse());
         }
         let label = self.labels.id(&seat.storage, label)?;
@@ -407,6 +417,9 @@ impl Table {
     /// Why a call cannot begin: the failure itself the first time, then the memory of it.
     #[cold]
     fn refuse(&mut self) -> RoundError {
+        if !self.seat.owner.is_here() {
+            return RoundError::Forked;
+        }
         match (&self.failure, self.ended(self.next)) {
             (Some(failure), _) => RoundError::Poisoned(failure.clone()),
             (None, Some(failure)) => self.poison(failure),
@@ -706,6 +719,9 @@ impl Aborter {
 
     /// As [`Aborter::abort`], on behalf of somebody else: `origin` is returned in [`Cause::Aborted`](crate::Cause).
     pub fn abort_for(&self, origin: Option<u32>, reason: &str) {
+        if !self.seat.owner.is_here() {
+            return;
+        }
         let mut round = self.seat.unsettled.load(Ordering::Relaxed);
         // The owner may settle the round meanwhile; then the next one is tried. The owner cannot win often: it needs all
         // peers for each round, and this thread nobody.

@@ -1,5 +1,6 @@
 //! How the members of a group find each other: each connects to those before it and accepts those after it.
 
+use rankpact_shm::Process;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
@@ -87,6 +88,7 @@ impl Mesh {
                     peers,
                     spin: SPIN,
                     state: State::Open,
+                    owner: Process::current(),
                 });
             }
             if !guard() {

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
+use rankpact_shm::Process;
+
 use crate::envelope::{Filled, Garbage, Inbox};
 use crate::socket::patience;
 use frame::{BODY, HEADER, Kind, PAYLOAD, POISON};
@@ -73,6 +75,8 @@ pub(crate) enum MeshError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// The connections belong to the parent of this process.
+    Forked,
     /// The guard of the connecting had seen enough.
     Stopped,
     /// A peer does not let this one in.
@@ -110,6 +114,7 @@ impl fmt::Display for MeshError {
             Self::Poisoned { peer, .. } => write!(f, "member {peer} has given the group up"),
             Self::Garbage { peer, what } => write!(f, "member {peer} sent garbage: {what}"),
             Self::Stopped => f.write_str("connecting was stopped"),
+            Self::Forked => f.write_str("the connections belong to the parent of this process"),
             Self::Refused { peer, reason } => write!(f, "member {peer} refuses this one: {reason}"),
             Self::Closed => {
                 f.write_str("the connections of the group failed earlier or are closed")
@@ -402,6 +407,8 @@ pub(crate) struct Mesh {
     /// How long to poll without sleeping; zero where ranks outnumber processors.
     pub(crate) spin: Duration,
     state: State,
+    /// A forked child shares the connections; what it sent would be taken for its parent's.
+    owner: Process,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -466,6 +473,9 @@ impl Mesh {
         watch: &mut W,
         deadline: Instant,
     ) -> Result<(), ExchangeError<W::Stop>> {
+        if !self.owner.is_here() {
+            return Err(MeshError::Forked.into());
+        }
         if self.state != State::Open {
             return Err(MeshError::Closed.into());
         }
@@ -627,7 +637,7 @@ impl Mesh {
     /// Tells every peer, as far as it listens, that this member gives the group up from `round` on. Only the first
     /// 64 KiB of `payload` are sent.
     pub(crate) fn poison(&mut self, round: u64, payload: &[u8]) {
-        if self.state == State::Closed {
+        if self.state == State::Closed || !self.owner.is_here() {
             return;
         }
         self.state = State::Failed;
@@ -643,7 +653,7 @@ impl Mesh {
     /// Leaves in order: says goodbye, and waits a while until the others have hung up too, for a socket closed with
     /// unread bytes is reset and could take a peer's last result with it. A second call does nothing.
     pub(crate) fn close(&mut self) {
-        if self.state == State::Closed {
+        if self.state == State::Closed || !self.owner.is_here() {
             return;
         }
         self.state = State::Closed;

@@ -269,6 +269,7 @@ pub(crate) fn kind_of(error: RoundError, ranks: &[usize]) -> ErrorKind {
     else {
         return match error {
             RoundError::Closed => ErrorKind::Closed,
+            RoundError::Forked => ErrorKind::Forked,
             other => ErrorKind::Usage(other.to_string()),
         };
     };

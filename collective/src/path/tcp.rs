@@ -209,6 +209,7 @@ impl TcpPath {
                     ErrorKind::Io(format!("rank {} gave up without a reason", world(peer)))
                 })
             }
+            ExchangeError::Mesh(MeshError::Forked) => ErrorKind::Forked,
             ExchangeError::Mesh(other) => ErrorKind::Io(other.to_string()),
         }
     }

@@ -1,5 +1,6 @@
 //! A rank's connection to the rendezvous.
 
+use rankpact_shm::Process;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write;
@@ -36,6 +37,8 @@ pub(crate) struct Link {
     size: usize,
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
+    /// In a forked child there is no reader, and the connection is the parent's.
+    owner: Process,
     /// Disconnects when the reader has ended.
     ended: Mutex<mpsc::Receiver<()>>,
 }
@@ -110,6 +113,7 @@ impl Link {
             size,
             shared,
             reader: Some(reader),
+            owner: Process::current(),
             ended: Mutex::new(ended),
         })
     }
@@ -172,6 +176,9 @@ impl Link {
 
     /// Ends the job for everybody: all other ranks are told at once, and every gather fails.
     pub(crate) fn abort(&self, reason: &str) {
+        if !self.owner.is_here() {
+            return;
+        }
         let reason = cut(reason).to_owned();
         // No one is left to be told if this fails: the server is gone, and the others know that already.
         let _ = self.shared.send(&Request::Abort {
@@ -218,7 +225,7 @@ impl Link {
 
     /// Leaves in order: the others see that this rank left, not that it died. A second call does nothing.
     pub(crate) fn close(&mut self) {
-        let Some(reader) = self.reader.take() else {
+        let Some(reader) = self.reader.take().filter(|_| self.owner.is_here()) else {
             return;
         };
         self.shared.state().closed = true;
@@ -261,7 +268,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if thread::panicking() && self.reader.is_some() {
+        if thread::panicking() && self.reader.is_some() && self.owner.is_here() {
             self.abort("panicked");
         }
         self.close();

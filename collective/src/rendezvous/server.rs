@@ -1,5 +1,6 @@
 //! Rank 0's side of the rendezvous: one thread that polls all connections.
 
+use rankpact_shm::Process;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -38,6 +39,7 @@ pub(crate) struct Server {
     /// Disconnects when the thread has ended.
     ended: mpsc::Receiver<()>,
     thread: Option<JoinHandle<()>>,
+    owner: Process,
 }
 
 impl Server {
@@ -65,12 +67,17 @@ impl Server {
             waker: Some(waker),
             ended,
             thread: Some(thread),
+            owner: Process::current(),
         })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // The thread is the parent's. The waker is a copy, and the parent's end stays open.
+            return;
+        }
         drop(self.waker.take());
         let ended = self.ended.recv_timeout(LINGER + NAP);
         if ended == Err(mpsc::RecvTimeoutError::Disconnected)

@@ -1,0 +1,148 @@
+//! A forked child does not own its parent's groups, and does not hide its parent's death.
+
+#![cfg(not(loom))]
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork, pause};
+use rankpact_shm::{
+    Cause, Failure, Geometry, Identity, Kind, Ladder, Missing, RoundError, Segment, Table,
+};
+use std::path::Path;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn identity() -> Identity {
+    Identity {
+        geometry: Geometry::new(2, 4).expect("valid"),
+        generation: 0,
+        nonce: [7, 9],
+    }
+}
+
+fn table(segment: Segment, rank: usize) -> Table {
+    let (storage, locks) = segment.into_parts();
+    Table::new(storage, rank, Ladder::auto(2, 2)).with_liveness(Box::new(locks))
+}
+
+/// Runs `body` in a child; its exit code is 0 if it returns true.
+fn child(body: impl FnOnce() -> bool) -> Pid {
+    // SAFETY: the child runs `body` and exits without returning; the harness' other thread only waits for this one.
+    match unsafe { fork() }.expect("a process") {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            let good =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
+            // SAFETY: ends the child at once, without the exit handlers of the test harness.
+            unsafe { nix::libc::_exit(i32::from(!good)) }
+        }
+    }
+}
+
+fn ended(pid: Pid) {
+    assert_eq!(
+        waitpid(pid, None),
+        Ok(WaitStatus::Exited(pid, 0)),
+        "an assertion of a child failed"
+    );
+}
+
+/// Rank 1: three rounds, then rank 0 is dead.
+fn peer(path: &Path) -> bool {
+    let segment = loop {
+        match Segment::attach(path, &identity(), 1) {
+            Ok(segment) => break segment,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    segment.prove(1, 1);
+    let mut table = table(segment, 1);
+    let mut row = [5];
+    for _ in 0..3 {
+        table
+            .all_reduce(Kind::Min, "x", &mut row, LONG)
+            .expect("rank 0 calls alike");
+    }
+    let error = table
+        .all_reduce(Kind::Min, "x", &mut row, LONG)
+        .expect_err("rank 0 is dead");
+    matches!(
+        error,
+        RoundError::Failed(Failure {
+            cause: Cause::Died(Missing { rank: 0, .. }),
+            ..
+        })
+    )
+}
+
+/// Rank 0: its children leave its name and its group alone, and the last of them outlives it.
+fn rank(path: &Path, note: &Path) -> bool {
+    let mut segment = Segment::create(path, &identity(), 1, 0).expect("space");
+    ended(child(|| {
+        segment.unlink();
+        path.exists()
+    }));
+    while segment.proof(1) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut own = table(segment, 0);
+    let mut row = [3];
+    own.all_reduce(Kind::Min, "x", &mut row, LONG)
+        .expect("the peer calls alike");
+    ended(child(|| {
+        let refused = own.all_reduce(Kind::Min, "x", &mut [0], LONG) == Err(RoundError::Forked);
+        own.aborter().abort("not from a child");
+        own.close();
+        refused
+    }));
+    own.all_reduce(Kind::Min, "x", &mut row, LONG)
+        .expect("still whole");
+    own.all_reduce(Kind::Min, "x", &mut row, LONG)
+        .expect("still whole");
+    let sleeper = child(|| {
+        pause();
+        true
+    });
+    std::fs::write(note, sleeper.to_string()).expect("a file");
+    kill(Pid::this(), Signal::SIGKILL).expect("oneself");
+    false
+}
+
+// One test in this program: a fork beside other tests' threads would copy their locks in whatever state they are.
+#[test]
+fn a_child_owns_nothing_and_hides_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (path, note) = (folder.path().join("segment"), folder.path().join("sleeper"));
+    let (one, two) = (child(|| rank(&path, &note)), child(|| peer(&path)));
+    // A watchdog: whoever hangs is ended, and the assertions below say so.
+    let dog = child(|| {
+        std::thread::sleep(Duration::from_secs(20));
+        let sleeper = std::fs::read_to_string(&note)
+            .ok()
+            .and_then(|pid| pid.parse().ok());
+        for pid in [Some(one), Some(two), sleeper.map(Pid::from_raw)]
+            .into_iter()
+            .flatten()
+        {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        true
+    });
+    assert_eq!(
+        waitpid(one, None),
+        Ok(WaitStatus::Signaled(one, Signal::SIGKILL, false))
+    );
+    // The rank is dead, its child sleeps on: the peer is told all the same, long before its deadline.
+    ended(two);
+    let sleeper = Pid::from_raw(
+        std::fs::read_to_string(&note)
+            .expect("written")
+            .parse()
+            .expect("a number"),
+    );
+    assert_eq!(kill(sleeper, None), Ok(()), "it must have slept on");
+    kill(sleeper, Signal::SIGKILL).expect("ours");
+    kill(dog, Signal::SIGKILL).expect("ours");
+    waitpid(dog, None).expect("ours");
+}
