@@ -20,6 +20,7 @@
 //! # Ok::<(), rankpact_collective::Error>(())
 //! ```
 
+#![doc = include_str!("../PROTOCOL.md")]
 #![forbid(unsafe_code)]
 
 mod attach;

@@ -19,3 +19,9 @@ pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
 pub use job::{Job, Namespace, Ranks, may_unshare};
 pub use report::{Failure, Report};
 pub use values::{Range, Values, bytes};
+
+/// The Rust of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+#[derive(Debug)]
+pub struct Readme;
