@@ -212,7 +212,7 @@ mod tests {
         let requests = requests();
         let uses: usize = requests.iter().map(|request| request.hash_ids.len()).sum();
         let distinct: HashSet<u64> = requests.iter().flat_map(|r| r.hash_ids.clone()).collect();
-        let lost = [256, 512, 100_000].map(|pool| lost_and_wanted_again(&requests, pool));
+        let lost = [128, 256, 100_000].map(|pool| lost_and_wanted_again(&requests, pool));
         assert!(uses > 4 * distinct.len());
         assert!(
             lost[0] > uses / 5 && lost[1] > uses / 20,

@@ -15,6 +15,7 @@ mod trace;
 mod watchdog;
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -58,6 +59,17 @@ impl<E: Error> From<E> for Failure {
             message: error.to_string(),
         }
     }
+}
+
+/// Prints a result; a standard output that is full or closed is a failure like any other.
+fn print(result: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{result}")
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure {
+            code: 1,
+            message: format!("standard output: {error}"),
+        })
 }
 
 fn main() -> ExitCode {

@@ -1,51 +1,26 @@
 //! `rankpact run` with real processes.
 
-#[path = "../src/watchdog.rs"]
-mod watchdog;
+mod common;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{self, Signal};
-use nix::unistd::{Pid, Uid};
-use tempfile::TempDir;
+use nix::sys::signal::Signal;
+use nix::unistd::Uid;
 
-use watchdog::Watchdog;
-
-/// One test's surroundings: folders of its own, and a mark on every process it starts.
-struct Arena {
-    _watchdog: Watchdog,
-    temp: TempDir,
-    shm: TempDir,
-}
+use common::{Arena, assert_end, names, send, text};
 
 impl Arena {
-    fn new() -> Self {
-        Self {
-            _watchdog: Watchdog::default(),
-            temp: tempfile::tempdir().unwrap(),
-            shm: tempfile::tempdir().unwrap(),
-        }
-    }
-
     /// Not yet started: `rankpact run -n RANKS ARGS...`.
     fn run<S: AsRef<OsStr>>(&self, ranks: usize, args: &[S]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rankpact"));
-        command
-            .args(["run", "-n", &ranks.to_string()])
-            .args(args)
-            .env("TMPDIR", self.temp.path())
-            .env("RANKPACT_SHM_DIR", self.shm.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        let mut command = self.rankpact(&["run", "-n", &ranks.to_string()]);
+        command.args(args).env("RANKPACT_SHM_DIR", self.shm.path());
         command
     }
 
@@ -61,54 +36,6 @@ impl Arena {
         assert_eq!(lines.take(ranks).filter(Result::is_ok).count(), ranks);
         child
     }
-
-    /// Processes that this arena's variables are in the environment of.
-    fn processes(&self) -> Vec<PathBuf> {
-        let mark = self.temp.path().as_os_str().as_encoded_bytes();
-        fs::read_dir("/proc")
-            .unwrap()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| {
-                fs::read(path.join("environ"))
-                    .is_ok_and(|environ| environ.windows(mark.len()).any(|part| part == mark))
-            })
-            .collect()
-    }
-
-    /// For what does not end with its launcher: the `sleep` of a shell, ranks of a killed launcher.
-    fn await_stragglers(&self) {
-        while !self.processes().is_empty() {
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn assert_clean(&self) {
-        assert_eq!(self.processes(), [] as [PathBuf; 0]);
-        assert_eq!(names(self.temp.path()), [] as [String; 0]);
-        assert_eq!(names(self.shm.path()), [] as [String; 0]);
-    }
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    str::from_utf8(bytes).unwrap()
-}
-
-#[track_caller]
-fn assert_end(output: &Output, code: i32, stderr: &str) {
-    assert_eq!(text(&output.stderr), stderr);
-    assert_eq!(output.status.code(), Some(code));
-}
-
-fn send(child: &Child, signal: Signal) {
-    signal::kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
 }
 
 #[test]

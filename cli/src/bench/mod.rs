@@ -96,12 +96,14 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         rows,
     };
     match &args.json {
-        Some(file) if file.as_os_str() == "-" => println!("{}", serde_json::to_string(&bench)?),
+        Some(file) if file.as_os_str() == "-" => crate::print(&serde_json::to_string(&bench)?)?,
         json => {
-            println!("{}", bench.table());
+            // Whichever of the two fails, the other is not lost.
+            let printed = crate::print(&bench.table());
             if let Some(file) = json {
                 write_json(file, &bench)?;
             }
+            printed?;
         }
     }
     Ok(())

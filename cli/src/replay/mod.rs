@@ -44,7 +44,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "DIR")]
     storage: Option<PathBuf>,
     /// Bytes of one page, which stands for 512 tokens
-    #[arg(long, value_name = "B", default_value_t = 4096, value_parser = positive)]
+    #[arg(long, value_name = "B", default_value_t = 4096, value_parser = page_bytes)]
     page_bytes: usize,
     /// A prefetch may take so many seconds ...
     #[arg(long, value_name = "S", default_value_t = 0.05, value_parser = seconds)]
@@ -79,6 +79,14 @@ fn positive(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|number| *number > 0)
         .ok_or_else(|| "a number above 0 is needed".to_owned())
+}
+
+/// A pool of pages of any size would end as a failed allocation.
+fn page_bytes(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|bytes| (1..=1 << 26).contains(bytes))
+        .ok_or_else(|| "a number from 1 to 67108864 is needed".to_owned())
 }
 
 fn speed(text: &str) -> Result<f64, String> {
@@ -177,12 +185,14 @@ pub(crate) fn replay(args: ReplayArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     let report = Report::of(&settings, reports?, started.elapsed())?;
     match &args.json {
-        Some(file) if file.as_os_str() == "-" => println!("{}", serde_json::to_string(&report)?),
+        Some(file) if file.as_os_str() == "-" => crate::print(&serde_json::to_string(&report)?)?,
         json => {
-            println!("{}", report.summary());
+            // Whichever of the two fails, the other is not lost.
+            let printed = crate::print(&report.summary());
             if let Some(file) = json {
                 write_json(file, &report)?;
             }
+            printed?;
         }
     }
     Ok(())

@@ -172,7 +172,11 @@ impl Scheduler {
         );
         config.policy = settings.policy();
         config.agreement = settings.agreement();
-        let storage = PageFiles::open(settings.storage.join(format!("rank-{}", world.rank())))?;
+        let folder = settings.storage.join(format!("rank-{}", world.rank()));
+        let storage = PageFiles::open(&folder).map_err(|error| Failure {
+            code: 1,
+            message: format!("storage {}: {error}", folder.display()),
+        })?;
         let backend = Backend {
             storage: Arc::new(storage),
             hits: Box::new(world.everybody("hits")?),
