@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The first commands that a reader of the README tries.
+# The first commands that a reader of the README tries, and one short turn of every bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo run --release -p rankpact -- replay
-cargo run --release -p rankpact -- bench
+cargo run --release -p rankpact -- bench --rounds 1000
+cargo bench -p rankpact-benches --bench floor -- 1000

@@ -123,7 +123,7 @@ impl fmt::Display for Divergence {
         } = self;
         write!(
             f,
-            "rank {rank}: the ranks have diverged: digest {own} here, {lowest} to {highest} over all"
+            "tick row `counts`, rank {rank}: the ranks have diverged: digest {own} here, {lowest} to {highest} over all"
         )?;
         if !differing.is_empty() {
             write!(f, ", unlike ranks {differing:?}")?;

@@ -103,6 +103,7 @@ mod row;
 mod storage;
 mod tick;
 mod tree;
+mod trouble;
 mod vote;
 mod workers;
 

@@ -24,6 +24,7 @@ use crate::pool::Buffers;
 use crate::prefetch::Operation;
 use crate::queue::Queue;
 use crate::storage::Storage;
+use crate::trouble::Trouble;
 
 /// What the workers need: the storage, and a group for each of the two threads that agree.
 pub struct Backend {
@@ -132,6 +133,7 @@ impl Workers {
             acks: local_acks,
             batch_pages,
             read_delay,
+            trouble: Trouble::new(),
         };
         let sync = sync::Sync {
             ranks: acks,
@@ -143,6 +145,7 @@ impl Workers {
             buffers: buffers.clone(),
             backups: backed_up,
             written: to_written,
+            trouble: Trouble::new(),
         };
 
         let spawn = Spawn {

@@ -57,6 +57,8 @@ pub(crate) struct Members<'a> {
     pub(crate) ranks: &'a [usize],
     pub(crate) me: usize,
     pub(crate) options: &'a Options,
+    /// That of the call which opens the group.
+    pub(crate) timeout: Duration,
 }
 
 /// The path all members have agreed on, and why it is that one.
@@ -66,8 +68,9 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         ranks,
         me,
         options,
+        timeout,
     } = *members;
-    let deadline = Instant::now() + options.timeout;
+    let deadline = job::deadline(Instant::now(), timeout);
     let gather = |step: &str, payload: &[u8]| {
         job.gather(&format!("group {name}"), step, ranks, payload, deadline)
     };
@@ -170,7 +173,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         Err(Refusal(kind)) if options.path == PathChoice::Table => Err(kind),
         Err(Refusal(kind)) => {
             if wants_table && me == 0 {
-                tracing::warn!("group {name} uses TCP: {kind}");
+                job.tell_once(&format!("groups use TCP: {kind}"));
             }
             Ok((
                 Path::Tcp(TcpPath::new(mesh, options.timing)),

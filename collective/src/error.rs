@@ -227,7 +227,7 @@ impl fmt::Display for ErrorKind {
             Self::Aborted { rank, reason } => write!(f, "rank {rank} aborted: {reason}"),
             Self::NoSpace { path, needed, free } => write!(
                 f,
-                "no space for {path}: {needed} bytes needed, {free} free; enlarge it, choose another folder or --path tcp"
+                "no space for {path}: {needed} bytes needed, {free} free; enlarge it, set RANKPACT_SHM_DIR to another folder, or RANKPACT_PATH=tcp"
             ),
             Self::Permission { path, owner } => {
                 write!(f, "no permission for {path} (owner {owner})")

@@ -371,6 +371,7 @@ impl Group {
             ranks: &self.ranks,
             me: self.me,
             options: &self.options,
+            timeout: call.timeout.unwrap_or(self.options.timeout),
         };
         let attached = if self.ranks.len() == 1 {
             Ok((Path::Alone { round: 0 }, "one rank".to_owned()))

@@ -7,7 +7,7 @@ use crate::token::Token;
 use rankpact_shm::{Aborter, Process};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The groups to be told when the job is aborted, by number of registration.
@@ -29,6 +29,7 @@ pub(crate) struct Job {
     _server: Mutex<Option<Server>>,
     aborters: Aborters,
     names: Mutex<BTreeMap<String, u64>>,
+    told: Once,
     owner: Process,
 }
 
@@ -80,8 +81,14 @@ impl Job {
             _server: Mutex::new(server),
             aborters,
             names,
+            told: Once::new(),
             owner: Process::current(),
         })
+    }
+
+    /// Says why groups do not get what they wanted: once, for the next group fares no better.
+    pub(crate) fn tell_once(&self, what: &str) {
+        self.told.call_once(|| tracing::warn!("{what}"));
     }
 
     /// Whether this is a forked child of the process that joined.

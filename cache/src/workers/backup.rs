@@ -8,6 +8,7 @@ use crate::device::PageCopy;
 use crate::pool::Buffers;
 use crate::storage::Storage;
 use crate::tree::NodeId;
+use crate::trouble::Trouble;
 
 /// Pages to write; their nodes stay locked until the acknowledgement is drained.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub(crate) struct Writer {
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) backups: Receiver<Backup>,
     pub(crate) written: Sender<Written>,
+    pub(crate) trouble: Trouble,
 }
 
 impl Writer {
@@ -46,7 +48,7 @@ impl Writer {
                     Some(Ok(())) => written += 1,
                     // A cache that cannot grow is still a cache; the pages are computed again one day.
                     Some(Err(error)) => {
-                        tracing::warn!(key, %error, "a page could not be written");
+                        self.trouble.tell(key, &error, "written");
                         failed += 1;
                     }
                     None => failed += 1,

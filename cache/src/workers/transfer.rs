@@ -9,6 +9,7 @@ use crossbeam::channel::{Receiver, Sender};
 use crate::pool::{Buffers, Slot};
 use crate::prefetch::Operation;
 use crate::storage::Storage;
+use crate::trouble::Trouble;
 
 /// Pages to read: the first of the operation's, one for each slot.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub(crate) struct Reader {
     pub(crate) acks: Sender<Ack>,
     pub(crate) batch_pages: usize,
     pub(crate) read_delay: Duration,
+    pub(crate) trouble: Trouble,
 }
 
 impl Reader {
@@ -75,7 +77,7 @@ impl Reader {
         let read = |(&key, &slot): (&u64, &Slot)| {
             let outcome = self.buffers.with(slot, |page| self.storage.read(key, page));
             if let Some(Err(error)) = &outcome {
-                tracing::warn!(key, %error, "a page could not be read");
+                self.trouble.tell(key, error, "read");
             }
             matches!(outcome, Some(Ok(())))
         };

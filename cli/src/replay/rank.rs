@@ -408,6 +408,13 @@ impl Scheduler {
     }
 
     fn report(mut self) -> Result<RankReport, Failure> {
+        if let Some(fault) = self.fault {
+            let message = format!(
+                "--inject {:?} found no occasion from tick {} on",
+                fault.fault, fault.tick
+            );
+            return Err(Failure { code: 1, message });
+        }
         let decisions = self.decisions.hash();
         self.cache.shutdown()?;
         let counters = *self.cache.counters();

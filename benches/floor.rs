@@ -1,0 +1,62 @@
+//! The floor: a raw exchange of one and of two cache lines between two CPUs.
+//!
+//! `cargo bench -p rankpact-benches --bench floor -- [ROUNDS]`
+
+use comfy_table::{CellAlignment, Table, presets};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use rankpact_shm::floor;
+use std::thread::available_parallelism;
+
+const ROUNDS: usize = 1_000_000;
+
+/// Pins the calling thread to one of the first two CPUs it may use; unpinned is still a measurement, only a worse one.
+fn pin(side: usize) {
+    let pinned = sched_getaffinity(Pid::from_raw(0)).and_then(|allowed| {
+        let mut cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+        let mut one = CpuSet::new();
+        cpus.nth(side).map_or(Ok(()), |cpu| {
+            one.set(cpu)
+                .and_then(|()| sched_setaffinity(Pid::from_raw(0), &one))
+        })
+    });
+    if let Err(error) = pinned {
+        eprintln!("floor: side {side} is not pinned: {error}");
+    }
+}
+
+fn main() {
+    if available_parallelism().map_or(1, usize::from) < 2 {
+        println!("floor: skipped, an exchange needs two CPUs");
+        return;
+    }
+    // Cargo adds `--bench`.
+    let rounds = std::env::args()
+        .skip(1)
+        .find_map(|word| word.parse().ok())
+        .unwrap_or(ROUNDS);
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "lines", "rounds", "min ns", "p50 ns", "p99 ns", "p99.9 ns", "max ns",
+    ]);
+    for lines in [1, 2] {
+        let mut times = floor::exchange(rounds, lines, pin);
+        times.sort_unstable();
+        let at = |quantile: usize| {
+            times[(times.len() - 1) * quantile / 1000]
+                .as_nanos()
+                .to_string()
+        };
+        let quantiles = [0, 500, 990, 999, 1000].map(at);
+        table.add_row(
+            [lines.to_string(), rounds.to_string()]
+                .into_iter()
+                .chain(quantiles),
+        );
+    }
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("{table}");
+}
