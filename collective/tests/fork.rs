@@ -57,7 +57,7 @@ fn rank(rank: usize, folder: &Path) {
     if rank == 0 {
         // By reference, or the parent would drop what it hands over.
         ended(child(|| {
-            forked(world.take().expect("held"), groups.take().expect("held"))
+            forked(world.take().expect("held"), groups.take().expect("held"));
         }));
     }
     let (world, mut groups) = (

@@ -32,6 +32,8 @@ mod table;
 #[cfg(not(loom))]
 pub mod floor;
 #[cfg(not(loom))]
+mod map;
+#[cfg(not(loom))]
 mod segment;
 
 pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};

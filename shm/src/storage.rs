@@ -1,8 +1,6 @@
 //! The memory a table lives in: a mapped segment, the heap of one process, or the boxes of a model.
 
-use crate::call::Stamp;
 use crate::layout::{Control, Geometry, Header, Label, Member, Origin, Row};
-use crate::outcome::{State, Word};
 use crate::sync::Ordering::Relaxed;
 
 /// Borrowed cells of one table. The protocol does not know where they lie.
@@ -24,32 +22,12 @@ impl Storage {
         storage
     }
 
-    /// Puts every buffer, and the outcome word, into the state they have just before `first_round`.
-    ///
-    /// Nobody else may have the table yet: whatever hands it over orders these writes.
-    pub(crate) fn prepare(&self, first_round: u64) {
-        let before = first_round.wrapping_sub(1);
-        self.header().first_round.store(first_round, Relaxed);
-        self.control()
-            .outcome
-            .store(Word::new(before, State::Complete).bits(), Relaxed);
-        for rank in 0..self.geometry.ranks() {
-            self.member(rank).done.store(before, Relaxed);
-        }
-        for back in 1..=self.geometry.buffers() as u64 {
-            let tenant = first_round.wrapping_sub(back);
-            for row in self.rows(tenant) {
-                row.stamp.store(Stamp::vacant(tenant).0, Relaxed);
-            }
-        }
-    }
-
     pub(crate) fn first_round(&self) -> u64 {
         self.header().first_round.load(Relaxed)
     }
 
     #[cfg(not(loom))]
-    pub(crate) fn mapped(geometry: Geometry, map: crate::segment::Map) -> Option<Self> {
+    pub(crate) fn mapped(geometry: Geometry, map: crate::map::Map) -> Option<Self> {
         Some(Self {
             geometry,
             cells: cells::Cells::mapped(geometry, map)?,
@@ -94,7 +72,7 @@ impl Storage {
 mod cells {
     use super::{Control, Geometry, Header, Label, Member, Origin, Row};
     use crate::layout::{LABELS, Offsets};
-    use crate::segment::Map;
+    use crate::map::Map;
     use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
     use std::fmt;
     use std::ptr::NonNull;

@@ -666,6 +666,30 @@ impl Seat {
     }
 }
 
+impl Storage {
+    /// Puts every buffer, and the outcome word, into the state they have just before `first_round`.
+    ///
+    /// Nobody else may have the table yet: whatever hands it over orders these writes.
+    pub(crate) fn prepare(&self, first_round: u64) {
+        let before = first_round.wrapping_sub(1);
+        self.header()
+            .first_round
+            .store(first_round, Ordering::Relaxed);
+        self.control()
+            .outcome
+            .store(Word::new(before, State::Complete).bits(), Ordering::Relaxed);
+        for rank in 0..self.geometry().ranks() {
+            self.member(rank).done.store(before, Ordering::Relaxed);
+        }
+        for back in 1..=self.geometry().buffers() as u64 {
+            let tenant = first_round.wrapping_sub(back);
+            for row in self.rows(tenant) {
+                row.stamp.store(Stamp::vacant(tenant).0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 /// Whether every contribution to `round` is there: the one predicate that decides an outcome. Monotone, made of shared
 /// words only, and the same on all ranks.
 fn is_complete(storage: &Storage, me: usize, round: u64) -> bool {

@@ -64,20 +64,27 @@ impl Exchange<'_> {
     }
 }
 
-/// Checks that a peer's frame belongs to the same call before `take` sees it.
-struct Checked<'a, G, T> {
+/// Checks that a peer's frame belongs to the same call, and has as many bytes as it must, before `take` sees it.
+struct Checked<'a, G, L, T> {
     mine: Frame<'a>,
     last_sent_ns: u64,
     guard: G,
+    length: L,
     take: T,
 }
 
-impl<E, G: FnMut() -> Result<(), E>, T: FnMut(usize, &[u8])> Watch for Checked<'_, G, T> {
+impl<E, G, L, T> Watch for Checked<'_, G, L, T>
+where
+    G: FnMut() -> Result<(), E>,
+    L: Fn(usize) -> Option<usize>,
+    T: FnMut(usize, &[u8]),
+{
     type Stop = Stop<E>;
 
     fn frame(&mut self, peer: usize, frame: &Frame<'_>) -> Result<(), Stop<E>> {
         let call = |frame: &Frame<'_>| (frame.operation, frame.root, frame.width);
-        if call(frame) != call(&self.mine) || frame.label != self.mine.label {
+        let fits = (self.length)(peer).is_none_or(|length| frame.payload.len() == length);
+        if call(frame) != call(&self.mine) || frame.label != self.mine.label || !fits {
             let &Frame {
                 operation,
                 root,
@@ -101,6 +108,36 @@ impl<E, G: FnMut() -> Result<(), E>, T: FnMut(usize, &[u8])> Watch for Checked<'
     fn slice(&mut self) -> Result<(), Stop<E>> {
         (self.guard)().map_err(Stop::Guard)
     }
+}
+
+/// What a member sends: the same to all, or to each its part.
+enum Sent<'a> {
+    Same(&'a [u8]),
+    Parts(&'a [&'a [u8]]),
+}
+
+/// One exchange of `frame`; when the last of its frames was sent.
+fn meet<E>(
+    mesh: &mut Mesh,
+    frame: Frame<'_>,
+    sent: &Sent<'_>,
+    deadline: Instant,
+    guard: impl FnMut() -> Result<(), E>,
+    length: impl Fn(usize) -> Option<usize>,
+    take: impl FnMut(usize, &[u8]),
+) -> Result<u64, ExchangeError<Stop<E>>> {
+    let mut watch = Checked {
+        mine: frame,
+        last_sent_ns: frame.sent_ns,
+        guard,
+        length,
+        take,
+    };
+    match sent {
+        Sent::Same(payload) => mesh.exchange(&Frame { payload, ..frame }, &mut watch, deadline)?,
+        Sent::Parts(parts) => mesh.scatter(&frame, parts, &mut watch, deadline)?,
+    }
+    Ok(watch.last_sent_ns)
 }
 
 fn put(values: &[i64], bytes: &mut Vec<u8>) {
@@ -158,6 +195,7 @@ impl Wire {
         let Self {
             mesh, rows, bytes, ..
         } = self;
+        let length = bytes.len();
         let take = |peer: usize, payload: &[u8]| {
             fold(op, values, payload);
             if let Some(row) = rows.get_mut(peer) {
@@ -165,21 +203,15 @@ impl Wire {
                 row.extend(get(payload));
             }
         };
-        let mut watch = Checked {
-            mine: frame,
-            last_sent_ns: frame.sent_ns,
-            guard,
-            take,
-        };
-        mesh.exchange(
-            &Frame {
-                payload: bytes,
-                ..frame
-            },
-            &mut watch,
+        self.last_sent_ns = meet(
+            mesh,
+            frame,
+            &Sent::Same(bytes),
             exchange.deadline,
+            guard,
+            |_| Some(length),
+            take,
         )?;
-        self.last_sent_ns = watch.last_sent_ns;
         Ok(())
     }
 
@@ -193,47 +225,42 @@ impl Wire {
         mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
         let (me, size, len) = (self.mesh.me(), self.mesh.size(), values.len());
+        let part = |at: usize| part(len, at, size);
         let Self {
             mesh, bytes, rows, ..
         } = self;
         rows.clear();
         let parts: Vec<&[u8]> = (0..size)
-            .map(|at| {
-                let part = part(len, at, size);
-                &bytes[8 * part.start..8 * part.end]
-            })
+            .map(|at| &bytes[8 * part(at).start..8 * part(at).end])
             .collect();
-        let mine = &mut values[part(len, me, size)];
+        let mine = &mut values[part(me)];
+        let length = 8 * mine.len();
         let take = |_, payload: &[u8]| fold(op, mine, payload);
-        let mut watch = Checked {
-            mine: frame,
-            last_sent_ns: frame.sent_ns,
-            guard: &mut guard,
+        meet(
+            mesh,
+            frame,
+            &Sent::Parts(&parts),
+            exchange.deadline,
+            &mut guard,
+            |_| Some(length),
             take,
-        };
-        mesh.scatter(&frame, &parts, &mut watch, exchange.deadline)?;
-        let last_sent_ns = watch.last_sent_ns;
-        put(&values[part(len, me, size)], bytes);
+        )?;
+        put(&values[part(me)], bytes);
+        let length = |peer| Some(8 * part(peer).len());
         let take = |peer, payload: &[u8]| {
-            for (value, theirs) in values[part(len, peer, size)].iter_mut().zip(get(payload)) {
+            for (value, theirs) in values[part(peer)].iter_mut().zip(get(payload)) {
                 *value = theirs;
             }
         };
-        let mut watch = Checked {
-            mine: frame,
-            last_sent_ns,
-            guard,
-            take,
-        };
-        mesh.exchange(
-            &Frame {
-                payload: bytes,
-                ..frame
-            },
-            &mut watch,
+        self.last_sent_ns = meet(
+            mesh,
+            frame,
+            &Sent::Same(bytes),
             exchange.deadline,
+            guard,
+            length,
+            take,
         )?;
-        self.last_sent_ns = watch.last_sent_ns;
         Ok(())
     }
 
@@ -257,25 +284,21 @@ impl Wire {
                 bytes.extend_from_slice(payload);
             }
         };
-        let mut watch = Checked {
-            mine: frame,
-            last_sent_ns: frame.sent_ns,
-            guard,
-            take,
-        };
-        let outcome = self.mesh.exchange(
-            &Frame {
-                payload: &own,
-                ..frame
-            },
-            &mut watch,
+        let sent = Sent::Same(&own);
+        let outcome = meet(
+            &mut self.mesh,
+            frame,
+            &sent,
             exchange.deadline,
+            guard,
+            |_| None,
+            take,
         );
-        self.last_sent_ns = watch.last_sent_ns;
         if self.mesh.me() == root {
             *bytes = own;
         }
-        outcome
+        self.last_sent_ns = outcome?;
+        Ok(())
     }
 
     /// Waits for all members.
@@ -285,14 +308,16 @@ impl Wire {
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
         let frame = exchange.frame(Kind::Barrier, 0, 0);
-        let mut watch = Checked {
-            mine: frame,
-            last_sent_ns: frame.sent_ns,
+        let nothing = Sent::Same(&[]);
+        self.last_sent_ns = meet(
+            &mut self.mesh,
+            frame,
+            &nothing,
+            exchange.deadline,
             guard,
-            take: |_, _: &[u8]| {},
-        };
-        self.mesh.exchange(&frame, &mut watch, exchange.deadline)?;
-        self.last_sent_ns = watch.last_sent_ns;
+            |_| Some(0),
+            |_, _| (),
+        )?;
         Ok(())
     }
 
