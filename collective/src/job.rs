@@ -108,7 +108,13 @@ impl Job {
         let started = Instant::now();
         self.link
             .gather(&format!("{group}/{step}"), members, payload, deadline)
-            .map_err(|error| link_error(error, self.rank, started.elapsed()))
+            .map_err(|error| {
+                // Who left may have left because somebody died.
+                let cause = matches!(error, LinkError::Left { .. })
+                    .then(|| self.lost(members))
+                    .flatten();
+                cause.unwrap_or_else(|| link_error(error, self.rank, started.elapsed()))
+            })
     }
 
     /// How often a group of that name has been made before, as far as this rank knows.

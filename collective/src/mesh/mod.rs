@@ -537,13 +537,18 @@ impl Mesh {
     ) -> Result<(), ExchangeError<W::Stop>> {
         let mut idle: Option<Instant> = None;
         let mut sliced: Option<Instant> = None;
+        let mut over = false;
         loop {
             let moved = self.pass(round, payload, watch)?;
             if self.peers.iter().flatten().all(Peer::complete) {
                 return Ok(self.last_words(round)?);
             }
             let now = Instant::now();
-            if now >= deadline {
+            if now >= deadline && !std::mem::replace(&mut over, true) {
+                // This process may have been stopped since it looked; the frames may be here by now.
+                continue;
+            }
+            if over {
                 let peers = self
                     .numbered()
                     .filter(|(_, peer)| !peer.complete())
