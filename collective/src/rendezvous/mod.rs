@@ -52,9 +52,9 @@ pub(crate) enum LinkError {
     },
     /// Two ranks gave different members for one key.
     Members {
-        /// The rank that came first, and its list.
+        /// The lower rank, and its list.
         one: (usize, Vec<usize>),
-        /// The rank that came later, and its list.
+        /// The higher rank, and its list.
         other: (usize, Vec<usize>),
     },
     /// A rank aborted the job.

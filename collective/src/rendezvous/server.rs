@@ -363,10 +363,10 @@ impl Desk {
         round.waiting.push(waiting);
         round.contributions.insert(rank, payload);
         if round.state == State::Open && round.first.1 != members {
-            let error = LinkError::Members {
-                one: round.first.clone(),
-                other: (rank, members.to_vec()),
-            };
+            let mut lists = [round.first.clone(), (rank, members.to_vec())];
+            lists.sort();
+            let [one, other] = lists;
+            let error = LinkError::Members { one, other };
             round.state = State::Failed(error);
             round.expected.extend_from_slice(members);
         }
