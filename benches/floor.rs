@@ -3,24 +3,14 @@
 //! `cargo bench -p rankpact-benches --bench floor -- [ROUNDS]`
 
 use comfy_table::{CellAlignment, Table, presets};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 use rankpact_shm::floor;
 use std::thread::available_parallelism;
 
 const ROUNDS: usize = 1_000_000;
 
-/// Pins the calling thread to one of the first two CPUs it may use; unpinned is still a measurement, only a worse one.
+/// Unpinned is still a measurement, only a worse one.
 fn pin(side: usize) {
-    let pinned = sched_getaffinity(Pid::from_raw(0)).and_then(|allowed| {
-        let mut cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-        let mut one = CpuSet::new();
-        cpus.nth(side).map_or(Ok(()), |cpu| {
-            one.set(cpu)
-                .and_then(|()| sched_setaffinity(Pid::from_raw(0), &one))
-        })
-    });
-    if let Err(error) = pinned {
+    if let Err(error) = floor::pin(side) {
         eprintln!("floor: side {side} is not pinned: {error}");
     }
 }

@@ -3,6 +3,7 @@
 use crate::Failure;
 use crate::launch::{self, Launch, Output};
 use crate::outcome::Verdict;
+use rankpact_collective::{Join, World};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::env;
@@ -151,8 +152,17 @@ pub(crate) fn say_progress(done: u64) {
     say(&Line::<()>::Progress(done));
 }
 
-/// Ends a rank process: its report, or its error as one line.
-pub(crate) fn finish<R: Serialize>(result: Result<R, Failure>) -> Result<(), Failure> {
+/// The life of a rank process: it joins, does its `work`, and says its report, or its error as one line.
+pub(crate) fn take_part<R: Serialize>(
+    join: Join,
+    work: impl FnOnce(&World) -> Result<R, Failure>,
+) -> Result<(), Failure> {
+    let result = World::connect(join)
+        .map_err(Failure::from)
+        .and_then(|world| {
+            // The others learn why, also where this rank alone has failed.
+            work(&world).inspect_err(|failure| world.abort(&failure.message))
+        });
     match result {
         Ok(report) => {
             say(&Line::Report(report));

@@ -79,6 +79,16 @@ impl Trace {
         Ok(Self { requests })
     }
 
+    /// The first `limit` requests of `file`, or of the built-in trace.
+    pub(crate) fn load(file: Option<&Path>, limit: Option<usize>) -> Result<Self, TraceError> {
+        let Some(file) = file else {
+            let mut trace = Self::builtin();
+            trace.requests.truncate(limit.unwrap_or(usize::MAX));
+            return Ok(trace);
+        };
+        Self::open(file, limit)
+    }
+
     /// A small trace that is always there.
     pub(crate) fn builtin() -> Self {
         Self {

@@ -7,14 +7,11 @@ use crate::options::{Options, PathChoice, cpus};
 use crate::path::Path;
 use crate::path::table::TablePath;
 use crate::path::tcp::TcpPath;
-use rankpact_shm::{Geometry, Identity, Segment, SegmentError, Table};
+use rankpact_shm::{Identity, Segment, SegmentError};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// How long a mesh polls before it sleeps, where every rank can have a CPU.
-const MESH_SPIN: Duration = Duration::from_micros(50);
 
 /// What a member says first.
 #[derive(Serialize, Deserialize)]
@@ -75,24 +72,20 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         job.gather(&format!("group {name}"), step, ranks, payload, deadline)
     };
     let mut identity = Identity {
-        geometry: Geometry::new(ranks.len(), options.depth).ok_or_else(|| {
+        geometry: options.geometry(ranks.len()).ok_or_else(|| {
             ErrorKind::Usage(format!("{} rounds in flight: 1, 2, 4 or 8", options.depth))
         })?,
         generation: job.generation(name),
-        nonce: job.nonce,
+        nonce: job.place.nonce,
     };
-    if ranks.len() > 32 && options.depth > 2 {
-        // A table takes at most 64 KiB.
-        identity.geometry = Geometry::new(ranks.len(), 2).unwrap_or(identity.geometry);
-    }
 
-    let listener = Mesh::listen(job.ip)
-        .map_err(|error| ErrorKind::Io(format!("cannot listen on {}: {error}", job.ip)))?;
+    let listener = Mesh::listen(job.place.ip)
+        .map_err(|error| ErrorKind::Io(format!("cannot listen on {}: {error}", job.place.ip)))?;
     let address = listener
         .local_addr()
         .map_err(|error| ErrorKind::Io(error.to_string()))?;
     let wants_table = options.path != PathChoice::Tcp;
-    let fields = options.agreement(job.size);
+    let fields = options.agreement(job.place.size);
     let offer = job::encode(&Offer {
         generation: identity.generation,
         fields,
@@ -130,6 +123,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     };
     let addresses: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
     let token = job
+        .place
         .token
         .derive(&format!("group {name} {}", identity.generation));
     let alone = || job.lost(ranks).is_none();
@@ -141,17 +135,14 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         &gather,
     )?
     .map_err(|Refusal(kind)| kind)?;
-    mesh.spin = if ranks.len() <= cpus() {
-        MESH_SPIN
-    } else {
-        Duration::ZERO
-    };
+    mesh.share_cpus(ranks.len(), cpus());
     match held {
         Ok(segment) => {
             let (storage, locks) = segment.into_parts();
             let label = name.to_owned();
             let world = ranks.to_vec();
-            let mut table = Table::new(storage, me, options.waiting.ladder(ranks.len()))
+            let table = options
+                .seat(storage, me, ranks.len())
                 .with_liveness(Box::new(locks))
                 .with_notice(Box::new(move |silent, waited| {
                     tracing::warn!(
@@ -162,9 +153,6 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
                         silent.last_label
                     );
                 }));
-            if options.timing {
-                table = table.with_timing();
-            }
             Ok((
                 Path::Table(TablePath::new(table, mesh)),
                 "every rank attached and proved it".to_owned(),
@@ -201,8 +189,8 @@ fn create(
     let file = format!(
         "rankpact-{}-{:016x}{:016x}-{readable}-{unique:08x}",
         nix::unistd::geteuid(),
-        job.nonce[0],
-        job.nonce[1],
+        job.place.nonce[0],
+        job.place.nonce[1],
     );
     Segment::create(&options.folder.join(file), identity, 1, 0)
 }

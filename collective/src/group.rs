@@ -9,7 +9,7 @@ use crate::options::{Options, cpus};
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
 use crate::path::{Path, Round};
-use rankpact_shm::{Geometry, Storage, Table, Timing};
+use rankpact_shm::{Storage, Timing};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,25 +112,19 @@ impl Group {
             rank: 0,
             kind: Box::new(kind),
         };
-        let geometry = Geometry::new(ranks, if ranks > 32 { 2 } else { options.depth })
-            .ok_or_else(|| {
-                error(ErrorKind::Usage(format!(
-                    "a group of {ranks} threads: 1 to 64"
-                )))
-            })?;
+        let geometry = options.geometry(ranks).ok_or_else(|| {
+            error(ErrorKind::Usage(format!(
+                "a group of {ranks} threads: 1 to 64"
+            )))
+        })?;
         let storage = Arc::new(Storage::heap(geometry, 1));
         let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
         let open = |(me, mut mesh): (usize, Mesh)| {
-            if ranks > cpus() {
-                mesh.spin = Duration::ZERO;
-            }
+            mesh.share_cpus(ranks, cpus());
             let path = if options.path == crate::PathChoice::Tcp {
                 Path::Tcp(TcpPath::new(mesh, options.timing))
             } else {
-                let mut table = Table::new(Arc::clone(&storage), me, options.waiting.ladder(ranks));
-                if options.timing {
-                    table = table.with_timing();
-                }
+                let table = options.seat(Arc::clone(&storage), me, ranks);
                 Path::Table(TablePath::new(table, mesh))
             };
             Self {

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 /// The groups to be told when the job is aborted, by number of registration.
 type Aborters = Arc<Mutex<BTreeMap<u64, Aborter>>>;
 
-/// One rank's membership in a job. The link closes when the last group and the world are gone.
+/// One rank's place in a job, as joining has settled it.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct Place {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) options: Options,
@@ -24,9 +24,15 @@ pub(crate) struct Job {
     /// Where this rank listens for its peers.
     pub(crate) ip: IpAddr,
     pub(crate) token: Token,
-    link: Link,
-    /// After the link: the last to leave is the one that serves.
-    _server: Mutex<Option<Server>>,
+    pub(crate) link: Link,
+    /// After the link: the last to leave is the one that serves. Locked because groups share a job between threads.
+    pub(crate) _server: Mutex<Option<Server>>,
+}
+
+/// One rank's membership in a job. The link closes when the last group and the world are gone.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) place: Place,
     aborters: Aborters,
     names: Mutex<BTreeMap<String, u64>>,
     told: Once,
@@ -38,49 +44,19 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What [`Job::new`] puts together.
-pub(crate) struct Membership {
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
-    pub(crate) options: Options,
-    pub(crate) nonce: [u64; 2],
-    pub(crate) ip: IpAddr,
-    pub(crate) token: Token,
-    pub(crate) link: Link,
-    pub(crate) server: Option<Server>,
-}
-
 impl Job {
-    pub(crate) fn new(membership: Membership) -> Arc<Self> {
-        let Membership {
-            rank,
-            size,
-            options,
-            nonce,
-            ip,
-            token,
-            link,
-            server,
-        } = membership;
+    pub(crate) fn new(place: Place) -> Arc<Self> {
         let aborters = Aborters::default();
         let told = Arc::clone(&aborters);
-        link.on_abort(Box::new(move |rank, reason| {
+        place.link.on_abort(Box::new(move |rank, reason| {
             locked(&told)
                 .values()
                 .for_each(|aborter| aborter.abort_for(u32::try_from(rank).ok(), reason));
         }));
-        let names = Mutex::default();
         Arc::new(Self {
-            rank,
-            size,
-            options,
-            nonce,
-            ip,
-            token,
-            link,
-            _server: Mutex::new(server),
+            place,
             aborters,
-            names,
+            names: Mutex::default(),
             told: Once::new(),
             owner: Process::current(),
         })
@@ -106,14 +82,15 @@ impl Job {
         deadline: Instant,
     ) -> Result<Vec<Vec<u8>>, ErrorKind> {
         let started = Instant::now();
-        self.link
+        self.place
+            .link
             .gather(&format!("{group}/{step}"), members, payload, deadline)
             .map_err(|error| {
                 // Who left may have left because somebody died.
                 let cause = matches!(error, LinkError::Left { .. })
                     .then(|| self.lost(members))
                     .flatten();
-                cause.unwrap_or_else(|| link_error(error, self.rank, started.elapsed()))
+                cause.unwrap_or_else(|| link_error(error, self.place.rank, started.elapsed()))
             })
     }
 
@@ -134,7 +111,7 @@ impl Job {
         aborters.insert(number, aborter.clone());
         drop(aborters);
         // After it is in the list: an abort that came before has not seen it there.
-        if let Some(Ended::Aborted { rank, reason }) = self.link.ended() {
+        if let Some(Ended::Aborted { rank, reason }) = self.place.link.ended() {
             aborter.abort_for(u32::try_from(rank).ok(), &reason);
         }
         number
@@ -150,13 +127,14 @@ impl Job {
         locked(&self.aborters)
             .values()
             .for_each(|aborter| aborter.abort(reason));
-        self.link.abort(reason);
+        self.place.link.abort(reason);
     }
 
     /// Why one of `ranks` will not come any more, if that is known.
     pub(crate) fn lost(&self, ranks: &[usize]) -> Option<ErrorKind> {
         let dead = || {
-            self.link
+            self.place
+                .link
                 .dead()
                 .into_iter()
                 .find(|rank| ranks.contains(rank))
@@ -171,7 +149,7 @@ impl Job {
 
     /// Who aborted the job, and why, if somebody has.
     pub(crate) fn aborted(&self) -> Option<ErrorKind> {
-        match self.link.ended() {
+        match self.place.link.ended() {
             Some(Ended::Aborted { rank, reason }) => Some(ErrorKind::Aborted { rank, reason }),
             _ => None,
         }

@@ -1,9 +1,10 @@
 //! How a rank's groups behave: what all ranks must agree on, and what each may choose for itself.
 
-use rankpact_shm::Ladder;
+use rankpact_shm::{Geometry, Ladder, Storage, Table};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How the data of a group is to travel.
@@ -117,6 +118,28 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The table of a group of `ranks`; none for numbers that no table has.
+    pub(crate) fn geometry(&self, ranks: usize) -> Option<Geometry> {
+        let wanted = Geometry::new(ranks, self.depth)?;
+        // A table takes at most 64 KiB.
+        let fits = ranks <= 32 || self.depth <= 2;
+        if fits {
+            Some(wanted)
+        } else {
+            Geometry::new(ranks, 2)
+        }
+    }
+
+    /// The seat of `me` among `ranks` at a table.
+    pub(crate) fn seat(&self, storage: Arc<Storage>, me: usize, ranks: usize) -> Table {
+        let table = Table::new(storage, me, self.waiting.ladder(ranks));
+        if self.timing {
+            table.with_timing()
+        } else {
+            table
+        }
+    }
+
     /// The fields that all ranks must share, by name.
     pub(crate) fn agreement(&self, size: usize) -> Vec<(String, String)> {
         let field = |name: &str, value: &dyn fmt::Display| (name.to_owned(), value.to_string());

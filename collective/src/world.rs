@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::group::Group;
-use crate::job::{self, Job, Membership, join_error};
+use crate::job::{self, Job, Place, join_error};
 use crate::options::Options;
 use crate::rendezvous::{Link, LinkError, Server};
 use crate::token::Token;
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -230,7 +230,7 @@ impl World {
             .unzip();
         job::compare(&everybody, &fields)?;
         let nonce = nonces[0];
-        let job = Job::new(Membership {
+        let job = Job::new(Place {
             rank,
             size,
             options,
@@ -238,7 +238,7 @@ impl World {
             ip,
             token,
             link,
-            server,
+            _server: Mutex::new(server),
         });
         Ok(Self { job })
     }
@@ -246,19 +246,19 @@ impl World {
     /// This rank.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.job.rank
+        self.job.place.rank
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.job.size
+        self.job.place.size
     }
 
     /// The settings of this world.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.job.options
+        &self.job.place.options
     }
 
     /// A group of `ranks`, in that order: the first is rank 0 of the group.
@@ -271,7 +271,7 @@ impl World {
     ///
     /// [`ErrorKind::Usage`] if this rank is not a member, or a rank is named twice or does not exist.
     pub fn group(&self, name: &str, ranks: &[usize]) -> Result<Group, Error> {
-        self.group_with(name, ranks, self.job.options.clone())
+        self.group_with(name, ranks, self.job.place.options.clone())
     }
 
     /// A group with settings of its own.
@@ -288,17 +288,17 @@ impl World {
         let usage = |what: String| Error {
             group: name.to_owned(),
             operation: "group".to_owned(),
-            ..join_error(self.job.rank, ErrorKind::Usage(what))
+            ..join_error(self.job.place.rank, ErrorKind::Usage(what))
         };
         if name.is_empty() || name.len() > 64 || name.contains('/') {
             return Err(usage(
                 "the name of a group has 1 to 64 bytes and no slash".to_owned(),
             ));
         }
-        if let Some(rank) = ranks.iter().find(|rank| **rank >= self.job.size) {
+        if let Some(rank) = ranks.iter().find(|rank| **rank >= self.job.place.size) {
             return Err(usage(format!(
                 "there is no rank {rank} among {}",
-                self.job.size
+                self.job.place.size
             )));
         }
         if let Some(rank) = ranks
@@ -314,7 +314,7 @@ impl World {
                 rankpact_shm::MAX_RANKS
             )));
         }
-        let Some(me) = ranks.iter().position(|rank| *rank == self.job.rank) else {
+        let Some(me) = ranks.iter().position(|rank| *rank == self.job.place.rank) else {
             return Err(usage(format!("this rank is not among {ranks:?}")));
         };
         Ok(Group::new(
@@ -332,7 +332,7 @@ impl World {
     ///
     /// As [`World::group`].
     pub fn everybody(&self, name: &str) -> Result<Group, Error> {
-        self.everybody_with(name, self.job.options.clone())
+        self.everybody_with(name, self.job.place.options.clone())
     }
 
     /// A group of all ranks with settings of its own.
@@ -341,7 +341,7 @@ impl World {
     ///
     /// As [`World::group`].
     pub fn everybody_with(&self, name: &str, options: Options) -> Result<Group, Error> {
-        self.group_with(name, &(0..self.job.size).collect::<Vec<_>>(), options)
+        self.group_with(name, &(0..self.job.place.size).collect::<Vec<_>>(), options)
     }
 
     /// Ends the job on every rank: all its groups fail with this rank and `reason`, at once. Does not block.

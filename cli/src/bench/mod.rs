@@ -3,7 +3,7 @@
 pub(crate) mod rank;
 
 use crate::Failure;
-use crate::replay::write_json;
+use crate::replay::publish;
 use crate::team::Team;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
@@ -69,7 +69,7 @@ struct Bench {
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    let cpus = rank::cpus()?.len();
+    let cpus = floor::cpus()?.len();
     let mut floors = Vec::new();
     let mut rows = Vec::new();
     for &ranks in &args.ranks {
@@ -95,25 +95,14 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         floor_ns,
         rows,
     };
-    match &args.json {
-        Some(file) if file.as_os_str() == "-" => crate::print(&serde_json::to_string(&bench)?)?,
-        json => {
-            // Whichever of the two fails, the other is not lost.
-            let printed = crate::print(&bench.table());
-            if let Some(file) = json {
-                write_json(file, &bench)?;
-            }
-            printed?;
-        }
-    }
-    Ok(())
+    publish(args.json.as_deref(), &bench, &bench.table())
 }
 
 /// Median of the raw exchange between the first two CPUs.
 fn floor_ns() -> u64 {
     let mut times = floor::exchange(100_000, 1, |side| {
         // Unpinned is still a measurement, only a worse one.
-        let _ = rank::pin(side);
+        let _ = floor::pin(side);
     });
     times.sort_unstable();
     times

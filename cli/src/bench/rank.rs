@@ -3,10 +3,9 @@
 use crate::Failure;
 use crate::team;
 use hdrhistogram::Histogram;
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
 use rankpact_collective::{Group, Join, Op, Options, PathChoice, World};
+use rankpact_shm::floor;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -65,42 +64,14 @@ impl Latency {
     }
 }
 
-/// The CPUs this process may use.
-pub(crate) fn cpus() -> Result<Vec<usize>, Failure> {
-    let allowed = sched_getaffinity(Pid::from_raw(0))?;
-    Ok((0..CpuSet::count())
-        .filter(|cpu| allowed.is_set(*cpu).unwrap_or(false))
-        .collect())
-}
-
-/// Pins the calling thread to the `place`-th of its CPUs.
-pub(crate) fn pin(place: usize) -> Result<(), Failure> {
-    let Some(&cpu) = cpus()?.get(place) else {
-        return Ok(());
-    };
-    let mut one = CpuSet::new();
-    one.set(cpu)?;
-    Ok(sched_setaffinity(Pid::from_raw(0), &one)?)
-}
-
 /// Entry of the rank process.
 pub(crate) fn main() -> Result<(), Failure> {
     let settings: Settings = team::settings()?;
-    team::finish(
-        World::connect(Join::from_env()?)
-            .map_err(Failure::from)
-            .and_then(|world| {
-                let result = bench(&world, &settings);
-                if let Err(failure) = &result {
-                    world.abort(&failure.message);
-                }
-                result
-            }),
-    )
+    team::take_part(Join::from_env()?, |world| bench(world, &settings))
 }
 
 fn bench(world: &World, settings: &Settings) -> Result<Vec<Latency>, Failure> {
-    let oversubscribed = world.size() > cpus()?.len();
+    let oversubscribed = world.size() > floor::cpus()?.len();
     let mut table = world.everybody("table")?;
     table.ready()?;
     let mut tcp = world.everybody_with(
@@ -112,7 +83,7 @@ fn bench(world: &World, settings: &Settings) -> Result<Vec<Latency>, Failure> {
     )?;
     tcp.ready()?;
     if !oversubscribed {
-        pin(world.rank())?;
+        floor::pin(world.rank())?;
     }
     let mut rows = Vec::new();
     for group in [&mut table, &mut tcp] {

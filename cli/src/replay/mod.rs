@@ -11,10 +11,11 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rankpact_collective::PathChoice;
 use report::{RankReport, Report};
+use serde::Serialize;
 use settings::{AgreementName, Injection, PolicyName, Settings};
 use std::collections::HashSet;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Name of the hidden subcommand of a rank.
@@ -68,7 +69,7 @@ pub(crate) struct ReplayArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Progress {
+enum Progress {
     /// On a terminal
     Auto,
     Never,
@@ -136,27 +137,17 @@ pub(crate) fn replay(args: ReplayArgs) -> Result<(), Failure> {
             message: format!("--inject names rank {rank}, but there are {ranks} ranks"),
         });
     }
-    let requests = match &args.trace {
-        Some(file) => Trace::open(file, args.requests)?,
-        None => Trace::builtin(),
-    }
-    .requests;
-    let count = args.requests.unwrap_or(usize::MAX).min(requests.len());
-    let (host_pages, device_pages) = pool_pages(&requests[..count]);
-    let temporary = match &args.storage {
-        Some(_) => None,
-        None => Some(
-            tempfile::Builder::new()
+    let requests = Trace::load(args.trace.as_deref(), args.requests)?.requests;
+    let (host_pages, device_pages) = pool_pages(&requests);
+    let temporary;
+    let storage = match &args.storage {
+        Some(folder) => folder.as_path(),
+        None => {
+            temporary = tempfile::Builder::new()
                 .prefix("rankpact-pages-")
-                .tempdir()?,
-        ),
-    };
-    let storage = match (&args.storage, &temporary) {
-        (Some(folder), _) => folder.clone(),
-        (None, folder) => folder
-            .as_ref()
-            .map(|folder| folder.path().to_owned())
-            .unwrap_or_default(),
+                .tempdir()?;
+            temporary.path()
+        }
     };
     let settings = Settings {
         trace: args.trace.as_ref().map(std::path::absolute).transpose()?,
@@ -174,7 +165,7 @@ pub(crate) fn replay(args: ReplayArgs) -> Result<(), Failure> {
         host_pages,
         device_pages,
     };
-    let bar = progress_bar(args.progress, count as u64);
+    let bar = progress_bar(args.progress, requests.len() as u64);
     let team = Team {
         subcommand: RANK,
         ranks,
@@ -184,25 +175,30 @@ pub(crate) fn replay(args: ReplayArgs) -> Result<(), Failure> {
     let reports = team.run::<Settings, RankReport>(&settings, |done| bar.set_position(done));
     bar.finish_and_clear();
     let report = Report::of(&settings, reports?, started.elapsed())?;
-    match &args.json {
-        Some(file) if file.as_os_str() == "-" => crate::print(&serde_json::to_string(&report)?)?,
+    publish(args.json.as_deref(), &report, &report.summary())
+}
+
+/// Prints `summary`, and writes `report` as JSON to a file; or prints only that, where the file is `-`.
+pub(crate) fn publish(
+    json: Option<&Path>,
+    report: &impl Serialize,
+    summary: &str,
+) -> Result<(), Failure> {
+    match json {
+        Some(file) if file.as_os_str() == "-" => crate::print(&serde_json::to_string(report)?),
         json => {
             // Whichever of the two fails, the other is not lost.
-            let printed = crate::print(&report.summary());
+            let printed = crate::print(summary);
             if let Some(file) = json {
-                write_json(file, &report)?;
+                write_json(file, report)?;
             }
-            printed?;
+            printed
         }
     }
-    Ok(())
 }
 
 /// Writes one JSON object and a line feed to a file.
-pub(crate) fn write_json(
-    file: &std::path::Path,
-    value: &impl serde::Serialize,
-) -> Result<(), Failure> {
+fn write_json(file: &Path, value: &impl Serialize) -> Result<(), Failure> {
     let write = || {
         let mut out = std::fs::File::create(file)?;
         writeln!(out, "{}", serde_json::to_string(value)?)?;
@@ -215,7 +211,7 @@ pub(crate) fn write_json(
 }
 
 /// A bar on standard error, visible only if that is a terminal.
-pub(crate) fn progress_bar(progress: Progress, length: u64) -> ProgressBar {
+fn progress_bar(progress: Progress, length: u64) -> ProgressBar {
     let target = if progress == Progress::Never {
         ProgressDrawTarget::hidden()
     } else {

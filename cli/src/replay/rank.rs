@@ -122,43 +122,21 @@ struct Scheduler {
 /// Entry of the rank process.
 pub(crate) fn main() -> Result<(), Failure> {
     let settings: Settings = team::settings()?;
-    let join = Join::from_env().map(|mut join| {
-        join.options.path = settings.path();
-        join.options.timing = true;
-        join
-    })?;
-    let world = World::connect(join);
-    team::finish(world.map_err(Failure::from).and_then(|world| {
-        let result = replay(&world, settings);
-        if let Err(failure) = &result {
-            // The others learn why, also where this rank alone has failed.
-            world.abort(&failure.message);
-        }
-        result
-    }))
+    let mut join = Join::from_env()?;
+    join.options.path = settings.path();
+    join.options.timing = true;
+    team::take_part(join, |world| replay(world, settings))
 }
 
 fn replay(world: &World, settings: Settings) -> Result<RankReport, Failure> {
-    let trace = if world.rank() == 0 {
-        Some(settings.trace()?)
+    let requests = if world.rank() == 0 {
+        Trace::load(settings.trace.as_deref(), settings.requests)?.requests
     } else {
-        None
+        Vec::new()
     };
     let mut scheduler = Scheduler::new(world, settings)?;
-    scheduler.run(trace.map(|trace| trace.requests.into()).unwrap_or_default())?;
+    scheduler.run(requests.into())?;
     scheduler.report()
-}
-
-impl Settings {
-    /// The trace as the program has checked it before.
-    pub(crate) fn trace(&self) -> Result<Trace, Failure> {
-        let mut trace = match &self.trace {
-            Some(file) => Trace::open(file, self.requests)?,
-            None => Trace::builtin(),
-        };
-        trace.requests.truncate(self.requests.unwrap_or(usize::MAX));
-        Ok(trace)
-    }
 }
 
 impl Scheduler {

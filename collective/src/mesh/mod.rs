@@ -419,6 +419,13 @@ enum State {
 }
 
 impl Mesh {
+    /// Does without polling where not every one of `ranks` can have a CPU: it would only delay its peers.
+    pub(crate) fn share_cpus(&mut self, ranks: usize, cpus: usize) {
+        if ranks > cpus {
+            self.spin = Duration::ZERO;
+        }
+    }
+
     /// This member's place in the group.
     pub(crate) fn me(&self) -> usize {
         self.me

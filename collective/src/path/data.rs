@@ -17,7 +17,11 @@ const KEPT_SLOTS: usize = 64;
 #[derive(Debug)]
 pub(crate) enum Stop<E> {
     /// A peer's frame belongs to another call.
-    Mismatch { peer: usize, theirs: Shown },
+    Mismatch {
+        peer: usize,
+        mine: Shown,
+        theirs: Shown,
+    },
     /// The guard said so.
     Guard(E),
 }
@@ -31,12 +35,32 @@ pub(crate) struct Shown {
     pub(crate) label: String,
 }
 
+impl Shown {
+    fn of(frame: &Frame<'_>) -> Self {
+        let &Frame {
+            operation,
+            root,
+            width,
+            label,
+            ..
+        } = frame;
+        Self {
+            operation,
+            root,
+            width,
+            label: label.to_owned(),
+        }
+    }
+}
+
 /// A mesh, and what its exchanges leave behind.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) mesh: Mesh,
     /// The rows of the last small reduction, by rank.
     rows: Vec<Vec<i64>>,
+    /// The result of the last reduction: the caller's values stay as they are until its round has completed.
+    total: Vec<i64>,
     /// When the last frame of the last round was sent, on the clock of this machine.
     pub(crate) last_sent_ns: u64,
     bytes: Vec<u8>,
@@ -85,20 +109,8 @@ where
         let call = |frame: &Frame<'_>| (frame.operation, frame.root, frame.width);
         let fits = (self.length)(peer).is_none_or(|length| frame.payload.len() == length);
         if call(frame) != call(&self.mine) || frame.label != self.mine.label || !fits {
-            let &Frame {
-                operation,
-                root,
-                width,
-                label,
-                ..
-            } = frame;
-            let theirs = Shown {
-                operation,
-                root,
-                width,
-                label: label.to_owned(),
-            };
-            return Err(Stop::Mismatch { peer, theirs });
+            let (mine, theirs) = (Shown::of(&self.mine), Shown::of(frame));
+            return Err(Stop::Mismatch { peer, mine, theirs });
         }
         self.last_sent_ns = self.last_sent_ns.max(frame.sent_ns);
         (self.take)(peer, frame.payload);
@@ -167,24 +179,27 @@ impl Wire {
         Self {
             mesh,
             rows: Vec::new(),
+            total: Vec::new(),
             last_sent_ns: 0,
             bytes: Vec::new(),
         }
     }
 
-    /// Reduces `values` over all members, in place; unspecified after an error.
+    /// Reduces `values` over all members into [`Wire::total`].
     pub(crate) fn all_reduce<E>(
         &mut self,
         exchange: &Exchange<'_>,
         op: Op,
-        values: &mut [i64],
+        values: &[i64],
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
         let (me, size) = (self.mesh.me(), self.mesh.size());
         let frame = exchange.frame(op.kind(), 0, values.len());
         put(values, &mut self.bytes);
+        self.total.clear();
+        self.total.extend_from_slice(values);
         if values.len() >= BANDWIDTH_SLOTS && size > 2 {
-            return self.reduce_parts(exchange, frame, op, values, guard);
+            return self.reduce_parts(exchange, frame, op, guard);
         }
         let keep = values.len() <= KEPT_SLOTS;
         self.rows.resize_with(if keep { size } else { 0 }, Vec::new);
@@ -193,11 +208,15 @@ impl Wire {
             self.rows[me].extend_from_slice(values);
         }
         let Self {
-            mesh, rows, bytes, ..
+            mesh,
+            rows,
+            bytes,
+            total,
+            ..
         } = self;
         let length = bytes.len();
         let take = |peer: usize, payload: &[u8]| {
-            fold(op, values, payload);
+            fold(op, total, payload);
             if let Some(row) = rows.get_mut(peer) {
                 row.clear();
                 row.extend(get(payload));
@@ -221,19 +240,22 @@ impl Wire {
         exchange: &Exchange<'_>,
         frame: Frame<'_>,
         op: Op,
-        values: &mut [i64],
         mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
-        let (me, size, len) = (self.mesh.me(), self.mesh.size(), values.len());
+        let (me, size, len) = (self.mesh.me(), self.mesh.size(), self.total.len());
         let part = |at: usize| part(len, at, size);
         let Self {
-            mesh, bytes, rows, ..
+            mesh,
+            bytes,
+            rows,
+            total,
+            ..
         } = self;
         rows.clear();
         let parts: Vec<&[u8]> = (0..size)
             .map(|at| &bytes[8 * part(at).start..8 * part(at).end])
             .collect();
-        let mine = &mut values[part(me)];
+        let mine = &mut total[part(me)];
         let length = 8 * mine.len();
         let take = |_, payload: &[u8]| fold(op, mine, payload);
         meet(
@@ -245,10 +267,10 @@ impl Wire {
             |_| Some(length),
             take,
         )?;
-        put(&values[part(me)], bytes);
+        put(&total[part(me)], bytes);
         let length = |peer| Some(8 * part(peer).len());
         let take = |peer, payload: &[u8]| {
-            for (value, theirs) in values[part(peer)].iter_mut().zip(get(payload)) {
+            for (value, theirs) in total[part(peer)].iter_mut().zip(get(payload)) {
                 *value = theirs;
             }
         };
@@ -319,6 +341,11 @@ impl Wire {
             |_, _| (),
         )?;
         Ok(())
+    }
+
+    /// The result of the last reduction.
+    pub(crate) fn total(&self) -> &[i64] {
+        &self.total
     }
 
     /// What every rank put into `slot` of the last small reduction.

@@ -98,15 +98,14 @@ impl TablePath {
             travelling: 8 * values.len() as u64,
             ..Announcement::default()
         };
-        let mut kept = values.to_vec();
         self.described(
             op.kind(),
             width,
             announcement,
             round,
-            |wire, exchange, guard| wire.all_reduce(exchange, op, &mut kept, guard),
+            |wire, exchange, guard| wire.all_reduce(exchange, op, values, guard),
         )?;
-        values.copy_from_slice(&kept);
+        values.copy_from_slice(self.wire.total());
         Ok(())
     }
 
@@ -117,15 +116,11 @@ impl TablePath {
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
         self.wide = true;
-        let mine = if self.table.rank() == root {
-            announce_bytes(bytes)
+        let is_root = self.table.rank() == root;
+        let (mine, mut got) = if is_root {
+            (announce_bytes(bytes), std::mem::take(bytes))
         } else {
-            Announcement::default()
-        };
-        let mut got = if self.table.rank() == root {
-            std::mem::take(bytes)
-        } else {
-            Vec::new()
+            Default::default()
         };
         let description = i64::try_from(root).unwrap_or(i64::MAX);
         let travelled = self.described(
@@ -135,7 +130,7 @@ impl TablePath {
             round,
             |wire, exchange, guard| wire.broadcast(exchange, root, &mut got, guard),
         );
-        if self.table.rank() == root {
+        if is_root {
             *bytes = got;
             return travelled.map(drop);
         }

@@ -74,17 +74,10 @@ impl TcpPath {
         values: &mut [i64],
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
-        let mut kept = values.to_vec();
-        let mine = Shown {
-            operation: op.kind() as u8,
-            root: 0,
-            width: width(values.len()),
-            label: round.label.to_owned(),
-        };
-        self.call(mine, round, |wire, exchange, guard| {
-            wire.all_reduce(exchange, op, &mut kept, guard)
+        self.call(round, |wire, exchange, guard| {
+            wire.all_reduce(exchange, op, values, guard)
         })?;
-        values.copy_from_slice(&kept);
+        values.copy_from_slice(self.wire.total());
         Ok(())
     }
 
@@ -94,33 +87,18 @@ impl TcpPath {
         bytes: &mut Vec<u8>,
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
-        let mine = Shown {
-            operation: Kind::Broadcast as u8,
-            root: u16::try_from(root).unwrap_or(u16::MAX),
-            width: 0,
-            label: round.label.to_owned(),
-        };
-        self.call(mine, round, |wire, exchange, guard| {
+        self.call(round, |wire, exchange, guard| {
             wire.broadcast(exchange, root, bytes, guard)
         })
     }
 
     pub(crate) fn barrier(&mut self, round: &Round<'_>) -> Result<(), ErrorKind> {
-        let mine = Shown {
-            operation: Kind::Barrier as u8,
-            root: 0,
-            width: 0,
-            label: round.label.to_owned(),
-        };
-        self.call(mine, round, |wire, exchange, guard| {
-            wire.barrier(exchange, guard)
-        })
+        self.call(round, |wire, exchange, guard| wire.barrier(exchange, guard))
     }
 
     /// One round; whatever fails it is told to all peers.
     fn call(
         &mut self,
-        mine: Shown,
         round: &Round<'_>,
         travel: impl FnOnce(
             &mut Wire,
@@ -149,7 +127,7 @@ impl TcpPath {
         });
         self.round += 1;
         if let Err(error) = outcome {
-            let kind = self.failure(error, mine, round, started.elapsed());
+            let kind = self.failure(error, round, started.elapsed());
             self.wire.mesh.poison(self.round, &job::encode(&kind));
             return Err(kind);
         }
@@ -165,7 +143,6 @@ impl TcpPath {
     fn failure(
         &self,
         error: ExchangeError<Stop<ErrorKind>>,
-        mine: Shown,
         round: &Round<'_>,
         after: Duration,
     ) -> ErrorKind {
@@ -178,7 +155,7 @@ impl TcpPath {
         }
         match error {
             ExchangeError::Stopped(Stop::Guard(kind)) => kind,
-            ExchangeError::Stopped(Stop::Mismatch { peer, theirs }) => {
+            ExchangeError::Stopped(Stop::Mismatch { peer, mine, theirs }) => {
                 let mut calls = [describe(world(me), mine), describe(world(peer), theirs)];
                 calls.sort_by_key(|call| call.rank);
                 let [one, other] = calls.map(Box::new);
@@ -213,10 +190,6 @@ impl TcpPath {
             ExchangeError::Mesh(other) => ErrorKind::Io(other.to_string()),
         }
     }
-}
-
-fn width(slots: usize) -> u32 {
-    u32::try_from(slots).unwrap_or(u32::MAX)
 }
 
 fn describe(rank: usize, shown: Shown) -> Described {
