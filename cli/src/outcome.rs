@@ -20,10 +20,6 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// By rank.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "replay and bench look at single ranks")
-    )]
     pub(crate) ends: Vec<End>,
     pub(crate) verdict: Verdict,
 }
@@ -46,6 +42,26 @@ pub(crate) enum Verdict {
 }
 
 impl Outcome {
+    /// What began it, where the ranks are known to exit because another has died: the rank that was killed, though its
+    /// peers may have been seen to exit before. SIGTERM does not count: the launcher itself sends it.
+    pub(crate) fn cause(&self) -> Verdict {
+        let killed =
+            |end: &End| matches!(end, End::Killed(signal) if *signal != Signal::SIGTERM as i32);
+        match (&self.verdict, self.ends.iter().position(killed)) {
+            (
+                Verdict::Failed {
+                    end: End::Exited(_),
+                    ..
+                },
+                Some(rank),
+            ) => Verdict::Failed {
+                rank,
+                end: self.ends[rank],
+            },
+            (verdict, _) => verdict.clone(),
+        }
+    }
+
     /// As a shell would say it: the code of the first rank to fail, 128 + the signal that killed it.
     pub(crate) fn exit_code(&self) -> u8 {
         let code = match self.verdict {
@@ -119,6 +135,28 @@ impl fmt::Display for SignalName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_killed_rank_is_the_cause_of_those_that_exit_and_one_that_was_told_to_end_is_not() {
+        let exited = Verdict::Failed {
+            rank: 0,
+            end: End::Exited(1),
+        };
+        let outcome = |end| Outcome {
+            ends: vec![End::Exited(1), end],
+            verdict: exited.clone(),
+        };
+        let killed = End::Killed(Signal::SIGKILL as i32);
+        assert_eq!(
+            outcome(killed).cause(),
+            Verdict::Failed {
+                rank: 1,
+                end: killed
+            }
+        );
+        assert_eq!(outcome(End::Killed(Signal::SIGTERM as i32)).cause(), exited);
+        assert_eq!(outcome(End::Exited(1)).cause(), exited);
+    }
 
     #[test]
     fn verdicts_print_as_one_line_and_map_to_exit_codes() {

@@ -89,7 +89,7 @@ impl Team<'_> {
                 Some(Line::Progress(_)) | None => {}
             }
         }
-        match outcome.verdict {
+        match outcome.cause() {
             Verdict::Success if reports.len() == self.ranks => Ok(reports),
             verdict => Err(Failure {
                 code: 1,

@@ -125,14 +125,19 @@ fn stopped(op: &str, moment: Moment, path: PathChoice) {
     for error in &errors {
         assert_eq!(missing(error), [victim], "{case}: {error}");
     }
-    assert_eq!(errors[0].round, errors[1].round, "{case}");
+    // Over TCP there is no shared word: one rank may have taken the last value, and is told at its next call.
+    let apart = u64::from(path == PathChoice::Tcp);
+    assert!(errors[0].round.abs_diff(errors[1].round) <= apart, "{case}");
     ranks.signal(victim, Signal::SIGCONT);
     if moment != Moment::Running {
         ranks.go(victim);
     }
     let late = ranks.report(victim, &op);
     assert_eq!(missing(late.error()), [victim], "{case}: {}", late.error());
-    assert_eq!(late.error().round, errors[0].round, "{case}");
+    assert!(
+        late.error().round.abs_diff(errors[0].round) <= apart,
+        "{case}"
+    );
     assert_poisoned(
         ranks.report(victim, "min g label=later").error(),
         late.error(),

@@ -30,6 +30,9 @@ const SLICE: Duration = Duration::from_millis(20);
 /// Reads from one peer in one go, so that a large frame starves neither the others nor the writing.
 const READS: usize = 4;
 
+/// How long beyond its deadline a member that misses several leaves it to one that misses fewer to say who is late.
+const HEARSAY: Duration = Duration::from_millis(100);
+
 /// How long a poison may take to leave.
 const POISONING: Duration = Duration::from_millis(500);
 
@@ -551,17 +554,23 @@ impl Mesh {
                 return Ok(self.last_words(round)?);
             }
             let now = Instant::now();
-            if now >= deadline && !std::mem::replace(&mut over, true) {
-                // This process may have been stopped since it looked; the frames may be here by now.
-                continue;
-            }
-            if over {
-                let peers = self
-                    .numbered()
-                    .filter(|(_, peer)| !peer.complete())
-                    .map(|(at, _)| at)
-                    .collect();
-                return Err(MeshError::Missing { peers }.into());
+            if now >= deadline {
+                let late = self.numbered().filter(|(_, peer)| !peer.complete());
+                let peers: Vec<usize> = late.map(|(at, _)| at).collect();
+                // Of several, some may themselves be waiting for another; they know better, and say so by now.
+                let hearsay = if peers.len() > 1 {
+                    HEARSAY
+                } else {
+                    Duration::ZERO
+                };
+                if now >= deadline + hearsay {
+                    if over {
+                        return Err(MeshError::Missing { peers }.into());
+                    }
+                    // This process may have been stopped since it looked; the frames may be here by now.
+                    over = true;
+                    continue;
+                }
             }
             if moved {
                 idle = None;
