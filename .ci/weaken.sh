@@ -13,6 +13,7 @@ survived=0
 for tag in $tags; do
     # The model that fails is named in the table; only that one has to run.
     model=$(sed -n "s/^| $tag |.*| fails: \`\([a-z_]*\)\`.*/\1/p" shm/PROTOCOL.md)
+    model=$("$program" --list | sed -n "s/^\(.*::$model\): test$/\1/p")
     # In a shell of its own, which keeps its word on the abort to itself.
     said=$(RANKPACT_WEAKEN=$tag bash -c 'timeout 300 "$0" --exact "$1" 2>&1; echo "exit $?"' "$program" "$model" 2>/dev/null)
     # Only a violated assertion or a deadlock counts, not a model that grew too large or took too long.

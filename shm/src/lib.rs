@@ -48,4 +48,6 @@ pub use process::Process;
 #[cfg(not(loom))]
 pub use segment::{Identity, Segment, SegmentError};
 pub use storage::Storage;
+#[cfg(loom)]
+pub use sync::model::mortal;
 pub use table::{Aborter, Notice, RoundError, Table, Timing, Trouble, monotonic_ns};

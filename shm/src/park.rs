@@ -154,7 +154,7 @@ mod climb {
     use std::time::Duration;
 
     /// In models time does not pass: `timeout` in nanoseconds is how many polls may fail, and a ladder that neither
-    /// spins nor yields sleeps, for as long as nobody wakes it.
+    /// spins nor yields sleeps, for as long as nobody wakes it. A slice of no time has passed after every poll.
     #[derive(Debug)]
     pub(crate) struct Climb<'a> {
         ladder: &'a Ladder,
@@ -181,7 +181,13 @@ mod climb {
             } else {
                 crate::sync::yield_now();
             }
-            Step::Again
+            if self.ladder.slice.is_zero() {
+                Step::Slice {
+                    waited: Duration::ZERO,
+                }
+            } else {
+                Step::Again
+            }
         }
     }
 }

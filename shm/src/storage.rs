@@ -26,6 +26,12 @@ impl Storage {
         self.header().first_round.load(Relaxed)
     }
 
+    /// In a model, ends all sleeps as the end of a slice would, from now on.
+    #[cfg(loom)]
+    pub fn let_time_pass(&self) {
+        self.control().futex.let_time_pass();
+    }
+
     #[cfg(not(loom))]
     pub(crate) fn mapped(geometry: Geometry, map: crate::map::Map) -> Option<Self> {
         Some(Self {

@@ -60,54 +60,11 @@ mod real {
 }
 
 #[cfg(loom)]
-mod real {
-    use std::sync::OnceLock;
-    use std::time::Duration;
+pub(crate) mod model;
 
-    pub(crate) use loom::sync::Mutex;
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-    pub(crate) use loom::thread::yield_now;
-
-    pub(crate) fn weakened(tag: &str) -> bool {
-        static TAG: OnceLock<String> = OnceLock::new();
-        TAG.get_or_init(|| std::env::var("RANKPACT_WEAKEN").unwrap_or_default()) == tag
-    }
-
-    /// A futex as the kernel describes it: the comparison and the going to sleep are one step. It never times out, so
-    /// that a lost wake-up is a deadlock, which loom reports.
-    #[derive(Debug, Default)]
-    pub(crate) struct Futex {
-        word: AtomicU32,
-        lock: loom::sync::Mutex<()>,
-        bell: loom::sync::Condvar,
-    }
-
-    impl Futex {
-        pub(crate) fn ticket(&self) -> u32 {
-            self.word.load(super::order("P3", Ordering::Acquire))
-        }
-
-        pub(crate) fn sleep(&self, ticket: u32, _slice: Duration) {
-            let guard = self.lock.lock().expect("no thread panics with the lock");
-            if self.word.load(Ordering::Relaxed) == ticket {
-                drop(
-                    self.bell
-                        .wait(guard)
-                        .expect("no thread panics with the lock"),
-                );
-            }
-        }
-
-        pub(crate) fn wake_all(&self) {
-            self.word
-                .fetch_add(1, super::order("P3", Ordering::Release));
-            let guard = self.lock.lock().expect("no thread panics with the lock");
-            self.bell.notify_all();
-            drop(guard);
-        }
-    }
-}
-
+#[cfg(loom)]
+pub(crate) use model::*;
+#[cfg(not(loom))]
 pub(crate) use real::*;
 
 /// `ordering`, or Relaxed where a model weakens `tag`.
