@@ -125,6 +125,10 @@ impl Stamp {
         }
     }
 
+    pub(crate) fn with_form(self, form: Form) -> Self {
+        Self(self.0 & Self::COMPARED | (form as u64) << FORM_SHIFT)
+    }
+
     pub(crate) fn kind(self) -> Option<Kind> {
         Kind::from_code(self.0 >> KIND_SHIFT & KIND_MASK)
     }

@@ -30,6 +30,8 @@ pub(crate) struct Header {
     pub(crate) ranks: AtomicU64,
     pub(crate) depth: AtomicU64,
     pub(crate) first_round: AtomicU64,
+    /// Ranks of one group of the exchange in two hops; zero where every rank reads every row.
+    pub(crate) radix: AtomicU64,
     pub(crate) generation: AtomicU64,
     pub(crate) nonce: [AtomicU64; 2],
     /// Non-zero once everything above, and every row, is in place.
@@ -87,15 +89,17 @@ pub(crate) struct Label {
     pub(crate) words: [AtomicU64; LABEL_WORDS],
 }
 
-/// What one rank contributes to one round: the first line carries all of a short row, the second the eighth full slot.
+/// What one rank contributes to one round: the first line carries all of a short row; the second the rest of a full
+/// one, or what the rank's group of neighbours comes to.
 #[cfg_attr(not(loom), repr(C, align(128)))]
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) stamp: AtomicU64,
     pub(crate) words: [AtomicU64; 7],
-    pub(crate) eighth: AtomicU64,
-    /// When the row was published, monotonic clock; only where timing is switched on.
-    pub(crate) arrived_ns: AtomicU64,
+    /// Publishes a partial result in `more`, or says that there is none.
+    pub(crate) partial: AtomicU64,
+    /// A partial result; else the eighth full slot, and where timing is switched on when the row was published.
+    pub(crate) more: [AtomicU64; 7],
 }
 
 /// How many ranks, and how many rounds may be in flight.
@@ -188,7 +192,7 @@ mod offsets {
         assert!(
             size_of::<Header>() == 128
                 && align_of::<Header>() == 128
-                && offset_of!(Header, ready) == 64
+                && offset_of!(Header, ready) == 72
         );
         assert!(
             size_of::<Control>() == 128
@@ -207,7 +211,9 @@ mod offsets {
         );
         assert!(size_of::<Label>() == 48 && (LABELS * size_of::<Label>()).is_multiple_of(128));
         assert!(
-            size_of::<Row>() == 128 && offset_of!(Row, words) == 8 && offset_of!(Row, eighth) == 64
+            size_of::<Row>() == 128
+                && offset_of!(Row, words) == 8
+                && offset_of!(Row, partial) == 64
         );
         let widest = Offsets::of(Geometry {
             ranks: 64,

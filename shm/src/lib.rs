@@ -25,6 +25,7 @@ mod outcome;
 mod park;
 mod process;
 mod row;
+mod seat;
 mod storage;
 mod sync;
 mod table;
@@ -45,9 +46,10 @@ pub use locks::Locks;
 pub use origin::{Cause, Failure, Missing};
 pub use park::Ladder;
 pub use process::Process;
+pub use seat::Aborter;
 #[cfg(not(loom))]
 pub use segment::{Identity, Segment, SegmentError};
 pub use storage::Storage;
 #[cfg(loom)]
 pub use sync::model::mortal;
-pub use table::{Aborter, Notice, RoundError, Table, Timing, Trouble, monotonic_ns};
+pub use table::{Notice, Open, Reduced, RoundError, Started, Table, Timing, Trouble, monotonic_ns};

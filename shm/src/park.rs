@@ -154,7 +154,7 @@ mod climb {
     use std::time::Duration;
 
     /// In models time does not pass: `timeout` in nanoseconds is how many polls may fail, and a ladder that neither
-    /// spins nor yields sleeps, for as long as nobody wakes it. A slice of no time has passed after every poll.
+    /// spins for ever nor yields sleeps, for as long as nobody wakes it. A slice of no time has passed after every poll.
     #[derive(Debug)]
     pub(crate) struct Climb<'a> {
         ladder: &'a Ladder,
@@ -176,7 +176,7 @@ mod climb {
                     waited: Duration::ZERO,
                 };
             }
-            if self.ladder.spin.is_zero() && self.ladder.yields.is_zero() {
+            if self.ladder.spin < Duration::MAX && self.ladder.yields.is_zero() {
                 sleep(self.ladder.slice);
             } else {
                 crate::sync::yield_now();

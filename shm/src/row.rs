@@ -2,7 +2,7 @@
 
 use crate::call::{Announcement, FREE_WORDS, Form, Kind, Stamp};
 use crate::layout::{MAX_SLOTS, Row};
-use crate::sync::{Ordering::Relaxed, order};
+use crate::sync::{AtomicU64, Ordering::Relaxed, order};
 
 const LOW_56: u64 = (1 << 56) - 1;
 
@@ -43,6 +43,41 @@ fn unpack(words: &[u64; 7]) -> [i64; MAX_SLOTS] {
     })
 }
 
+/// Stores as many slots as one line takes: seven, or eight of 56 bits.
+#[inline(always)]
+#[expect(clippy::cast_sign_loss, reason = "slots travel as bit patterns")]
+fn fill_line(line: &[AtomicU64; 7], slots: &[i64], form: Form) {
+    if let (Form::Short, Ok(eight)) = (form, <&[i64; MAX_SLOTS]>::try_from(slots)) {
+        for (word, value) in line.iter().zip(pack(eight)) {
+            word.store(value, Relaxed);
+        }
+        return;
+    }
+    for (word, slot) in line.iter().zip(slots) {
+        word.store(*slot as u64, Relaxed);
+    }
+}
+
+/// The slots of one line, as many as `slots` has room for.
+#[inline(always)]
+#[expect(clippy::cast_possible_wrap, reason = "slots travel as bit patterns")]
+fn read_line(line: &[AtomicU64; 7], slots: &mut [i64], form: Form) {
+    if let (Form::Short, Ok(eight)) = (form, <&mut [i64; MAX_SLOTS]>::try_from(&mut *slots)) {
+        *eight = unpack(&std::array::from_fn(|i| line[i].load(Relaxed)));
+        return;
+    }
+    for (slot, word) in slots.iter_mut().zip(line) {
+        *slot = word.load(Relaxed) as i64;
+    }
+}
+
+#[inline(always)]
+fn fold(kind: Kind, accumulated: &mut [i64], slots: &[i64]) {
+    for (total, slot) in accumulated.iter_mut().zip(slots) {
+        *total = kind.fold(*total, *slot);
+    }
+}
+
 impl Row {
     /// Stores the slots; nobody may look at them before the stamp is published.
     ///
@@ -50,18 +85,16 @@ impl Row {
     #[inline(always)]
     #[expect(clippy::cast_sign_loss, reason = "slots travel as bit patterns")]
     pub(crate) fn fill(&self, slots: &[i64], form: Form) {
-        if let (Form::Short, Ok(eight)) = (form, <&[i64; MAX_SLOTS]>::try_from(slots)) {
-            for (word, value) in self.words.iter().zip(pack(eight)) {
-                word.store(value, Relaxed);
-            }
-            return;
+        fill_line(&self.words, slots, form);
+        if let (Form::Full, Some(eighth)) = (form, slots.get(7)) {
+            self.more[0].store(*eighth as u64, Relaxed);
         }
-        for (word, slot) in self.words.iter().zip(slots) {
-            word.store(*slot as u64, Relaxed);
-        }
-        if let Some(eighth) = slots.get(7) {
-            self.eighth.store(*eighth as u64, Relaxed);
-        }
+    }
+
+    /// When the row was published, monotonic clock, where timing is switched on.
+    #[inline(always)]
+    pub(crate) fn arrived_ns(&self) -> &AtomicU64 {
+        &self.more[1]
     }
 
     /// Makes the row visible to every rank that reads the stamp.
@@ -83,15 +116,9 @@ impl Row {
     #[inline(always)]
     #[expect(clippy::cast_possible_wrap, reason = "slots travel as bit patterns")]
     pub(crate) fn read(&self, form: Form, slots: &mut [i64]) {
-        if let (Form::Short, Ok(eight)) = (form, <&mut [i64; MAX_SLOTS]>::try_from(&mut *slots)) {
-            *eight = unpack(&std::array::from_fn(|i| self.words[i].load(Relaxed)));
-            return;
-        }
-        for (slot, word) in slots.iter_mut().zip(&self.words) {
-            *slot = word.load(Relaxed) as i64;
-        }
-        if let Some(eighth) = slots.get_mut(7) {
-            *eighth = self.eighth.load(Relaxed) as i64;
+        read_line(&self.words, slots, form);
+        if let (Form::Full, Some(eighth)) = (form, slots.get_mut(7)) {
+            *eighth = self.more[0].load(Relaxed) as i64;
         }
     }
 
@@ -101,9 +128,36 @@ impl Row {
         let mut buffer = [0; MAX_SLOTS];
         let slots = &mut buffer[..accumulated.len()];
         self.read(form, slots);
-        for (total, slot) in accumulated.iter_mut().zip(slots) {
-            *total = kind.fold(*total, *slot);
-        }
+        fold(kind, accumulated, slots);
+    }
+
+    /// Stores what this rank's group of neighbours comes to, all of whose rows are short: so is this.
+    pub(crate) fn fill_partial(&self, total: &[i64]) {
+        fill_line(&self.more, total, Form::Short);
+    }
+
+    /// Makes the partial result visible, or says that there is none.
+    pub(crate) fn set_partial(&self, stamp: Stamp) {
+        // ORDERING [R3] Release: pairs with the Acquire in partial(); publishes the partial result, and that all rows of
+        // the group are there.
+        self.partial
+            .store(stamp.0, order("R3", crate::sync::Ordering::Release));
+    }
+
+    pub(crate) fn partial(&self) -> Stamp {
+        // ORDERING [R4] Acquire: pairs with the Release in set_partial(); whoever sees the stamp sees the partial result.
+        Stamp(
+            self.partial
+                .load(order("R4", crate::sync::Ordering::Acquire)),
+        )
+    }
+
+    /// Folds the partial result in this row into `accumulated`.
+    pub(crate) fn fold_partial_into(&self, kind: Kind, accumulated: &mut [i64]) {
+        let mut buffer = [0; MAX_SLOTS];
+        let slots = &mut buffer[..accumulated.len()];
+        read_line(&self.more, slots, Form::Short);
+        fold(kind, accumulated, slots);
     }
 
     /// The compared word of a described call.
@@ -155,7 +209,7 @@ mod tests {
             let row = Row::default();
             prop_assert_eq!(form_of(&slots), Form::Short);
             row.fill(&slots, Form::Short);
-            prop_assert_eq!(row.eighth.load(Relaxed), 0);
+            prop_assert_eq!(row.more[0].load(Relaxed), 0);
         }
 
         #[test]

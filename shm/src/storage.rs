@@ -1,6 +1,8 @@
 //! The memory a table lives in: a mapped segment, the heap of one process, or the boxes of a model.
 
+use crate::call::Stamp;
 use crate::layout::{Control, Geometry, Header, Label, Member, Origin, Row};
+use crate::outcome::{State, Word};
 use crate::sync::Ordering::Relaxed;
 
 /// Borrowed cells of one table. The protocol does not know where they lie.
@@ -20,6 +22,51 @@ impl Storage {
         };
         storage.prepare(first_round);
         storage
+    }
+
+    /// Puts every buffer, and the outcome word, into the state they have just before `first_round`.
+    ///
+    /// Nobody else may have the table yet: whatever hands it over orders these writes.
+    pub(crate) fn prepare(&self, first_round: u64) {
+        let before = first_round.wrapping_sub(1);
+        self.header().first_round.store(first_round, Relaxed);
+        self.control()
+            .outcome
+            .store(Word::new(before, State::Complete).bits(), Relaxed);
+        for rank in 0..self.geometry().ranks() {
+            self.member(rank).done.store(before, Relaxed);
+        }
+        for back in 1..=self.geometry().buffers() as u64 {
+            let tenant = first_round.wrapping_sub(back);
+            for row in self.rows(tenant) {
+                row.stamp.store(Stamp::vacant(tenant).0, Relaxed);
+                row.partial.store(Stamp::vacant(tenant).0, Relaxed);
+            }
+        }
+    }
+
+    /// Lets all ranks reduce in two hops, within groups of `radix` neighbours and between them; zero lets every rank read
+    /// every row. Nobody else may have the table yet.
+    ///
+    /// # Panics
+    ///
+    /// If that makes a single group, or as many groups as ranks.
+    #[must_use]
+    pub fn with_radix(self, radix: usize) -> Self {
+        assert!(
+            radix == 0 || (2..self.geometry.ranks()).contains(&radix),
+            "no two hops within groups of {radix}"
+        );
+        self.header().radix.store(radix as u64, Relaxed);
+        self
+    }
+
+    /// What [`Storage::with_radix`] has set; zero for what makes no sense.
+    pub(crate) fn radix(&self) -> usize {
+        usize::try_from(self.header().radix.load(Relaxed))
+            .ok()
+            .filter(|radix| (2..self.geometry.ranks()).contains(radix))
+            .unwrap_or(0)
     }
 
     pub(crate) fn first_round(&self) -> u64 {

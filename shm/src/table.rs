@@ -1,16 +1,24 @@
 //! The round protocol: all write, all read, one outcome.
 
+mod flight;
+mod open;
+mod radix;
+
+pub use flight::{Reduced, Started};
+pub use open::{Open, Trouble};
+
 use crate::call::{Announcement, Form, Kind, Stamp, Width};
 use crate::label::{Interned, LabelError};
 use crate::layout::{Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
 use crate::origin::{self, Failure, Missing, Reason};
-use crate::outcome::{State, Word, give_up};
+use crate::outcome::State;
 use crate::park::{self, Climb, Ladder, Step};
-use crate::process::Process;
 use crate::row::form_of;
+use crate::seat::{Aborter, Seat, contradiction, data_travels};
 use crate::storage::Storage;
-use crate::sync::{AtomicU64, Mutex, Ordering, full_fence, weakened};
+use crate::sync::{Ordering, full_fence, weakened};
+use flight::Flight;
 use std::cmp::Ordering as Cmp;
 use std::fmt;
 use std::sync::Arc;
@@ -32,6 +40,8 @@ pub enum RoundError {
     Label(LabelError),
     /// More slots than a row has: such data travels elsewhere.
     TooWide(usize),
+    /// The round of this handle was started at another table.
+    NotStarted,
 }
 
 impl fmt::Display for RoundError {
@@ -43,6 +53,7 @@ impl fmt::Display for RoundError {
             Self::Forked => f.write_str("the table belongs to the parent of this process"),
             Self::Label(error) => error.fmt(f),
             Self::TooWide(slots) => write!(f, "{slots} slots do not fit a row of {MAX_SLOTS}"),
+            Self::NotStarted => f.write_str("this round was started at another table"),
         }
     }
 }
@@ -74,30 +85,33 @@ pub struct Timing {
 ///
 /// Every round waits for all ranks; all of them see the same outcome. Two threads cannot interleave rounds: every call
 /// takes `&mut self`.
+///
+/// ```compile_fail,E0499
+/// # use rankpact_shm::{Announcement, Kind, Table};
+/// # fn misuse(table: &mut Table, second: std::time::Duration) {
+/// let open = table.announce(Kind::Broadcast, "b", 0, Announcement::default(), second).unwrap();
+/// // The announced round is still open: no other call can begin.
+/// table.all_reduce(Kind::Min, "m", &mut [1], second).unwrap();
+/// drop(open);
+/// # }
+/// ```
 pub struct Table {
     seat: Arc<Seat>,
     /// The round the next call gets.
     next: u64,
+    /// The round that was settled last.
+    last: u64,
+    /// Rounds that were started and are not settled.
+    flight: Flight,
     labels: Interned,
     ladder: Ladder,
+    /// Ranks of one group of the exchange in two hops; zero where every rank reads every row.
+    radix: usize,
     peers: Option<Box<dyn Liveness>>,
     notice: Option<Notice>,
     failure: Option<Failure>,
     closed: bool,
     timing: Option<Timing>,
-}
-
-/// What a rank's own threads share: the table, and the right to speak for the rank.
-#[derive(Debug)]
-struct Seat {
-    storage: Arc<Storage>,
-    me: usize,
-    /// The oldest round this rank has not settled. Process memory: peers have no use for it.
-    unsettled: AtomicU64,
-    /// The process that sat down here. A forked child touches nothing.
-    owner: Process,
-    /// Held while this rank's origin record is written and proposed, so that two of its threads cannot mix theirs.
-    speaking: Mutex<()>,
 }
 
 impl fmt::Debug for Table {
@@ -121,19 +135,15 @@ impl Table {
             me < storage.geometry().ranks(),
             "rank {me} has no seat at this table"
         );
-        let next = storage.first_round();
-        let unsettled = AtomicU64::new(next);
+        let (next, radix) = (storage.first_round(), storage.radix());
         Self {
-            seat: Arc::new(Seat {
-                storage,
-                me,
-                unsettled,
-                owner: Process::current(),
-                speaking: Mutex::new(()),
-            }),
+            seat: Arc::new(Seat::new(storage, me, next)),
             next,
+            last: next.wrapping_sub(1),
+            flight: Flight::default(),
             labels: Interned::default(),
             ladder,
+            radix,
             peers: None,
             notice: None,
             failure: None,
@@ -223,18 +233,46 @@ impl Table {
         if slots.len() > MAX_SLOTS {
             return Err(RoundError::TooWide(slots.len()));
         }
-        let (round, stamp) = self.publish(
-            kind,
-            Width::Slots(slots.len()),
-            form_of(slots),
-            label,
-            slots,
-        )?;
+        if !self.flight.is_empty() {
+            return self.reduce_behind(kind, label, slots, timeout);
+        }
+        let posted = self.post(kind, label, slots)?;
         let mut buffer = [0; MAX_SLOTS];
         let total = &mut buffer[..slots.len()];
+        let settled = self.gather(posted, slots, total, timeout);
+        if settled.is_ok() {
+            slots.copy_from_slice(total);
+        }
+        self.settle(posted.round, settled)
+    }
+
+    /// Publishes a row of slots.
+    #[inline(always)]
+    fn post(&mut self, kind: Kind, label: &str, slots: &[i64]) -> Result<Posted, RoundError> {
+        let form = form_of(slots);
+        let (round, stamp) = self.publish(kind, Width::Slots(slots.len()), form, label, slots)?;
+        Ok(Posted { round, stamp, kind })
+    }
+
+    /// Folds the rows of all ranks for a posted round into `total`, this rank's being `slots`.
+    #[inline(always)]
+    fn gather(
+        &self,
+        posted: Posted,
+        slots: &[i64],
+        total: &mut [i64],
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let Posted { round, stamp, kind } = posted;
         total.copy_from_slice(slots);
+        if self.radix != 0 {
+            if self.two_hops(posted, total, timeout) {
+                return self.agree(round);
+            }
+            total.copy_from_slice(slots);
+        }
         let rows = self.seat.storage.rows(round);
-        let settled = self.wait_for_all(
+        self.wait_for_all(
             round,
             timeout,
             self.row_watch(rows, round),
@@ -245,15 +283,11 @@ impl Table {
                 }
                 same
             },
-        );
-        let settled = settled.and_then(|()| self.agree(round));
-        if settled.is_ok() {
-            slots.copy_from_slice(total);
-        }
-        self.settle(round, settled)
+        )?;
+        self.agree(round)
     }
 
-    /// What every rank contributed to `slot` of the last row round, which must have been a reduction of that width.
+    /// What every rank contributed to `slot` of the round settled last, which must have been a reduction of that width.
     ///
     /// Valid until this rank's next call: its peers cannot reuse the rows before.
     #[must_use]
@@ -265,21 +299,16 @@ impl Table {
                 .ok()
                 .filter(|w| slot < *w && *w <= MAX_SLOTS)?;
             row.read(stamp.form(), &mut slots[..width]);
-            stamp.is_round(self.round()).then_some(slots[slot])
+            stamp.is_round(self.last).then_some(slots[slot])
         };
-        self.seat
-            .storage
-            .rows(self.round())
-            .iter()
-            .map(read)
-            .collect()
+        self.seat.storage.rows(self.last).iter().map(read).collect()
     }
 
     /// Announces a call that does not fit a row of slots and waits until all ranks have announced the same.
     ///
     /// `description` is compared; `travelling` is how many bytes this rank sends by another way, and `free` is for the
     /// caller's use: both can be read with [`Table::announced`]. Where no rank sends anything, the round is over when
-    /// this returns `false`. Otherwise it stays open until [`Table::commit`] or [`Table::fail`].
+    /// this returns `None`. Otherwise it is open, and no other call can begin. Rounds in flight are settled first.
     ///
     /// # Errors
     ///
@@ -291,7 +320,8 @@ impl Table {
         description: i64,
         announcement: Announcement,
         timeout: Duration,
-    ) -> Result<bool, RoundError> {
+    ) -> Result<Option<Open<'_>>, RoundError> {
+        let timeout = self.land_all(timeout)?;
         let words = announcement.words(description);
         let (round, stamp) = self.publish(kind, Width::Wide, Form::Short, label, &words)?;
         let rows = self.seat.storage.rows(round);
@@ -304,74 +334,17 @@ impl Table {
             },
         );
         // That all have announced decides nothing as long as data travels: the round completes when all have theirs.
-        let open = announced.is_ok() && data_travels(rows);
-        let settled = if open {
-            announced
-        } else {
-            announced.and_then(|()| self.agree(round))
-        };
-        if open {
-            Ok(true)
-        } else {
-            self.settle(round, settled).map(|()| false)
+        if announced.is_ok() && data_travels(rows) {
+            return Ok(Some(Open::new(self, round)));
         }
+        let settled = announced.and_then(|()| self.agree(round));
+        self.settle(round, settled).map(|()| None)
     }
 
     /// What `rank` announced in the last round.
     #[must_use]
     pub fn announced(&self, rank: usize) -> Announcement {
         self.seat.storage.rows(self.round())[rank].announcement()
-    }
-
-    /// Says that this rank holds all data of the open round, and waits until all ranks do: only then has it completed.
-    ///
-    /// # Errors
-    ///
-    /// As [`Table::all_reduce`].
-    pub fn commit(&mut self, timeout: Duration) -> Result<(), RoundError> {
-        let (round, storage) = (self.round(), &self.seat.storage);
-        storage.member(self.seat.me).finish(round);
-        // ORDERING [F4] SeqCst fence between `done` and the scan: pairs with F3 and P2, as F1 does for stamps.
-        full_fence("F4");
-        let watch = |peer: usize| storage.member(peer).has_finished(round).then_some(());
-        let settled = self.wait_for_all(round, timeout, watch, |_, ()| true);
-        let settled = settled.and_then(|()| self.agree(round));
-        self.settle(round, settled)
-    }
-
-    /// While data travels: whether the open round can still complete. Looks at the outcome word and at every peer.
-    ///
-    /// # Errors
-    ///
-    /// The failure of the open round, if somebody gave up on it, died or left.
-    pub fn watch(&mut self) -> Result<(), RoundError> {
-        let (round, others) = (self.round(), self.others());
-        let result = match self.ended(round) {
-            Some(failure) => Err(failure),
-            None => self.inspect(round, others, &|peer| {
-                self.seat.storage.member(peer).has_finished(round)
-            }),
-        };
-        result.map_err(|failure| self.poison(failure))
-    }
-
-    /// Gives up on the open round because its data cannot arrive.
-    pub fn fail(&mut self, why: Trouble<'_>) -> RoundError {
-        let round = self.round();
-        let reason = match why {
-            Trouble::Died { rank } => Reason::Died { rank },
-            Trouble::Closed { rank } => Reason::Closed { rank },
-            Trouble::Timeout { ranks, waited } => Reason::Timeout {
-                ranks: ranks.iter().fold(0, |bits, rank| bits | 1 << rank),
-                waited,
-            },
-            Trouble::Other(text) => Reason::Aborted { text, origin: None },
-        };
-        match self.seat.surrender(round, &reason) {
-            Err(failure) => self.poison(failure),
-            // This rank has not committed, so the round cannot have completed.
-            Ok(()) => self.poison(contradiction(round, self.seat.me)),
-        }
     }
 
     /// Leaves in good order: peers that need this rank later are told that it has left.
@@ -404,9 +377,12 @@ impl Table {
         let row = &seat.storage.rows(round)[seat.me];
         row.fill(words, form);
         if self.timing.is_some() {
-            row.arrived_ns.store(monotonic_ns(), Ordering::Relaxed);
+            row.arrived_ns().store(monotonic_ns(), Ordering::Relaxed);
         }
         row.publish(stamp);
+        if self.radix != 0 && width == Width::Wide {
+            row.set_partial(stamp.with_form(Form::Full));
+        }
         // ORDERING [F1] SeqCst fence between the stamp and the scan: pairs with F3 and P2. A rank that gives up either
         // sees this row or is seen by this rank; a rank that sleeps either sees this row or is woken.
         full_fence("F1");
@@ -576,6 +552,7 @@ impl Table {
         self.seat
             .unsettled
             .store(round.wrapping_add(1), Ordering::Relaxed);
+        self.last = round;
         if self.timing.is_some() {
             self.timing = Some(self.measure(round));
         }
@@ -593,7 +570,7 @@ impl Table {
     fn measure(&self, round: u64) -> Timing {
         let now = monotonic_ns();
         let rows = self.seat.storage.rows(round);
-        let arrived = |row: &Row| row.arrived_ns.load(Ordering::Relaxed);
+        let arrived = |row: &Row| row.arrived_ns().load(Ordering::Relaxed);
         let mine = arrived(&rows[self.seat.me]);
         // Peers may not measure: what they leave then is no arrival of this round.
         let last = rows
@@ -619,182 +596,12 @@ impl Drop for Table {
     }
 }
 
-impl Seat {
-    /// Whether this rank has settled `round`: proof that it completed, whatever its buffers hold by now.
-    fn has_settled(&self, round: u64) -> bool {
-        Word::new(round, State::Undecided).about(self.unsettled.load(Ordering::Relaxed))
-            == Cmp::Less
-    }
-
-    fn failure(&self, word: Word, near: u64) -> Failure {
-        match word.state() {
-            State::Failed { by } => origin::read(&self.storage, by, word.round_near(near)),
-            State::Undecided | State::Complete => contradiction(near, self.me),
-        }
-    }
-
-    /// Gives up on `round`. Returns what holds on every rank: that it completed all the same, or why it failed.
-    #[cold]
-    fn surrender(&self, round: u64, reason: &Reason<'_>) -> Result<(), Failure> {
-        let _speaking = self.speaking.lock();
-        let complete = || {
-            is_complete(&self.storage, self.me, round) || {
-                // ORDERING [F5] SeqCst fence between the look at rows and `unsettled`: pairs with F1 and F4 of peers. A
-                // row or `done` of a later round was written after this rank had settled the present one, and said so.
-                full_fence("F5");
-                // RULE [O6] What this rank has settled has completed, whatever the buffers hold by now.
-                !weakened("O6") && self.has_settled(round)
-            }
-        };
-        give_up(&self.storage, self.me, round, complete, || {
-            reason.record(&self.storage, self.me, round);
-        });
-        self.outcome(round, self.storage.control().word())
-    }
-
-    /// The outcome of `round`, whose contributions are all there or which somebody gave up on.
-    #[cold]
-    fn outcome(&self, round: u64, word: Word) -> Result<(), Failure> {
-        match word.verdict(round) {
-            State::Complete => Ok(()),
-            State::Failed { .. } => Err(self.failure(word, round)),
-            State::Undecided => match self.storage.control().decide(round, State::Complete) {
-                State::Complete => Ok(()),
-                _ => Err(self.failure(self.storage.control().word(), round)),
-            },
-        }
-    }
-}
-
-impl Storage {
-    /// Puts every buffer, and the outcome word, into the state they have just before `first_round`.
-    ///
-    /// Nobody else may have the table yet: whatever hands it over orders these writes.
-    pub(crate) fn prepare(&self, first_round: u64) {
-        let before = first_round.wrapping_sub(1);
-        self.header()
-            .first_round
-            .store(first_round, Ordering::Relaxed);
-        self.control()
-            .outcome
-            .store(Word::new(before, State::Complete).bits(), Ordering::Relaxed);
-        for rank in 0..self.geometry().ranks() {
-            self.member(rank).done.store(before, Ordering::Relaxed);
-        }
-        for back in 1..=self.geometry().buffers() as u64 {
-            let tenant = first_round.wrapping_sub(back);
-            for row in self.rows(tenant) {
-                row.stamp.store(Stamp::vacant(tenant).0, Ordering::Relaxed);
-            }
-        }
-    }
-}
-
-/// Whether every contribution to `round` is there: the one predicate that decides an outcome. Monotone, made of shared
-/// words only, and the same on all ranks.
-fn is_complete(storage: &Storage, me: usize, round: u64) -> bool {
-    let rows = storage.rows(round);
-    let mine = rows[me].stamp();
-    if !mine.is_round(round) {
-        // Either not yet published, or the buffer has a later tenant: then this rank settled `round` long ago.
-        return !mine.is_round(round.wrapping_sub(storage.geometry().buffers() as u64));
-    }
-    let described = |row: &Row| !mine.is_wide() || row.description() == rows[me].description();
-    rows.iter()
-        .all(|row| row.stamp().same_call(mine) && described(row))
-        && (!mine.is_wide()
-            || !data_travels(rows)
-            || (0..rows.len()).all(|rank| storage.member(rank).has_finished(round)))
-}
-
-/// Whether any rank sends data by another way; known once all rows of a described call are there.
-fn data_travels(rows: &[Row]) -> bool {
-    rows.iter().any(|row| row.announcement().travelling != 0)
-}
-
-/// Shared memory says two things at once: only a writer outside of the protocol can bring that about.
-#[cold]
-fn contradiction(round: u64, me: usize) -> Failure {
-    let reason = "the table contradicts itself: something else writes to it".to_owned();
-    Failure {
-        round,
-        by: me,
-        cause: origin::Cause::Aborted {
-            reason,
-            origin: None,
-        },
-    }
-}
-
-/// Aborts a group from any thread of the process.
-#[derive(Clone, Debug)]
-pub struct Aborter {
-    seat: Arc<Seat>,
-}
-
-impl Aborter {
-    /// Fails the round that this rank is in, or its next one, on all ranks, and with it every later one.
-    ///
-    /// Rounds that this rank has settled stay settled everywhere. Does not block. A group that has failed already keeps
-    /// its first reason. Of `reason`, [`REASON_BYTES`](crate::REASON_BYTES) bytes are kept.
-    pub fn abort(&self, reason: &str) {
-        self.abort_for(None, reason);
-    }
-
-    /// As [`Aborter::abort`], on behalf of somebody else: `origin` is returned in [`Cause::Aborted`](crate::Cause).
-    pub fn abort_for(&self, origin: Option<u32>, reason: &str) {
-        if !self.seat.owner.is_here() {
-            return;
-        }
-        let mut round = self.seat.unsettled.load(Ordering::Relaxed);
-        // The owner may settle the round meanwhile; then the next one is tried. The owner cannot win often: it needs all
-        // peers for each round, and this thread nobody.
-        for _ in 0..1_000_000 {
-            if self
-                .seat
-                .surrender(
-                    round,
-                    &Reason::Aborted {
-                        text: reason,
-                        origin,
-                    },
-                )
-                .is_err()
-            {
-                return;
-            }
-            let unsettled = self.seat.unsettled.load(Ordering::Relaxed);
-            round = round.wrapping_add(1);
-            if Word::new(round, State::Undecided).about(unsettled) == Cmp::Less {
-                round = unsettled;
-            }
-        }
-    }
-}
-
-/// Why the data of an announced round cannot arrive. Ranks are those of the table.
+/// A row that this rank has published for a reduction.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum Trouble<'a> {
-    /// A rank died.
-    Died {
-        /// The rank.
-        rank: usize,
-    },
-    /// A rank has left.
-    Closed {
-        /// The rank.
-        rank: usize,
-    },
-    /// The deadline passed.
-    Timeout {
-        /// Whose data is missing.
-        ranks: &'a [usize],
-        /// How long this rank has waited.
-        waited: Duration,
-    },
-    /// Something else, in words.
-    Other(&'a str),
+struct Posted {
+    round: u64,
+    stamp: Stamp,
+    kind: Kind,
 }
 
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! Death at every step: a rank stops before any one of its writes to shared memory, and the others agree what follows.
 
-use crate::{DATA, PATIENT, explore, polls, seats, storage};
+use crate::{PATIENT, explore, polls, seats, storage, travel};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use rankpact_shm::{Cause, Failure, Kind, Ladder, Liveness, RoundError, Table, mortal};
@@ -40,7 +40,7 @@ fn one_fate<T: PartialEq + std::fmt::Debug + 'static>(
     witness: fn(Table) -> T,
 ) -> bool {
     let lock = Arc::new(Lock::default());
-    let storage = storage(ranks);
+    let storage = Arc::new(storage(ranks));
     let mut tables = seats(&storage, ranks, watchful()).into_iter();
     let mut doomed = tables.next().expect("a rank");
     let witnesses: Vec<_> = tables
@@ -172,13 +172,7 @@ fn a_death_at_any_step_of_travelling_data_leaves_one_outcome() {
     at_every_step(
         3,
         1,
-        |table| drop(travel(table)),
-        |mut table| travel(&mut table),
+        |table| drop(travel(table, polls(PATIENT))),
+        |mut table| travel(&mut table, polls(PATIENT)),
     );
-}
-
-/// One round whose data travels elsewhere.
-fn travel(table: &mut Table) -> Result<(), RoundError> {
-    table.announce(Kind::Broadcast, "m", 0, DATA, polls(PATIENT))?;
-    table.commit(polls(PATIENT))
 }

@@ -6,9 +6,11 @@
 #![cfg(loom)]
 
 mod death;
+mod flight;
+mod radix;
 mod round;
 
-use rankpact_shm::{Announcement, FREE_WORDS, Geometry, Ladder, Storage, Table};
+use rankpact_shm::{Announcement, FREE_WORDS, Geometry, Kind, Ladder, RoundError, Storage, Table};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,9 +32,9 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// A table of one round in flight, and so two row buffers: the tightest reuse there is.
-fn storage(ranks: usize) -> Arc<Storage> {
+fn storage(ranks: usize) -> Storage {
     let geometry = Geometry::new(ranks, 1).expect("a valid geometry");
-    Arc::new(Storage::heap(geometry, 1))
+    Storage::heap(geometry, 1)
 }
 
 /// The seats of all ranks at `storage`.
@@ -43,7 +45,7 @@ fn seats(storage: &Arc<Storage>, ranks: usize, ladder: Ladder) -> Vec<Table> {
 }
 
 fn tables(ranks: usize, ladder: Ladder) -> Vec<Table> {
-    seats(&storage(ranks), ranks, ladder)
+    seats(&Arc::new(storage(ranks)), ranks, ladder)
 }
 
 /// An announcement of one byte that travels by another way.
@@ -51,3 +53,9 @@ const DATA: Announcement = Announcement {
     travelling: 1,
     free: [0; FREE_WORDS],
 };
+
+/// One round whose data travels elsewhere; `patience` is that of its commit.
+fn travel(table: &mut Table, patience: Duration) -> Result<(), RoundError> {
+    let open = table.announce(Kind::Broadcast, "m", 0, DATA, polls(PATIENT))?;
+    open.expect("data travels").commit(patience)
+}

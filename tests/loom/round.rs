@@ -1,6 +1,6 @@
 //! Rounds: one outcome, no lost wake-up, whoever is early, late or impatient.
 
-use crate::{DATA, PATIENT, Patience, explore, polls, tables};
+use crate::{PATIENT, Patience, explore, polls, tables, travel};
 use loom::thread;
 use rankpact_shm::{Aborter, Failure, Geometry, Kind, Ladder, RoundError, Storage, Table};
 use std::sync::Arc;
@@ -40,7 +40,11 @@ fn failure(error: RoundError) -> Failure {
 
 /// All ranks run `rank` side by side: each must complete the same rounds.
 fn one_outcome(ladder: Ladder, patience: &'static [&'static [Patience]]) {
-    let mut tables = tables(patience.len(), ladder).into_iter().zip(patience);
+    one_outcome_of(tables(patience.len(), ladder), patience);
+}
+
+pub(crate) fn one_outcome_of(tables: Vec<Table>, patience: &'static [&'static [Patience]]) {
+    let mut tables = tables.into_iter().zip(patience);
     let (first, own) = tables.next().expect("a rank");
     let others: Vec<_> = tables
         .map(|(table, patience)| thread::spawn(move || rank(table, patience)))
@@ -122,8 +126,7 @@ fn a_rank_that_gives_up_wakes_the_sleepers() {
 
 fn wide(mut table: Table, patience: [Patience; 2]) -> (usize, Option<Failure>) {
     for (round, patience) in patience.into_iter().enumerate() {
-        let announced = table.announce(Kind::Broadcast, "m", 0, DATA, polls(PATIENT));
-        if let Err(error) = announced.and_then(|_| table.commit(polls(patience))) {
+        if let Err(error) = travel(&mut table, polls(patience)) {
             return (round, Some(failure(error)));
         }
     }

@@ -7,7 +7,7 @@ use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};
 use crate::op::Op;
 use rankpact_shm::{
-    Aborter, Announcement, CallView, Cause, FREE_WORDS, Failure, Kind, MAX_SLOTS, Missing,
+    Aborter, Announcement, CallView, Cause, FREE_WORDS, Failure, Kind, MAX_SLOTS, Missing, Open,
     RoundError, Table, Timing, Trouble,
 };
 use std::time::{Duration, Instant};
@@ -158,29 +158,28 @@ impl TablePath {
         let started = Instant::now();
         let Self { table, wire, .. } = self;
         let in_errors = |error| kind_of(error, round.ranks);
-        if !table
+        let Some(mut open) = table
             .announce(kind, round.label, description, announcement, round.timeout)
             .map_err(in_errors)?
-        {
+        else {
             return Ok(false);
-        }
+        };
         let exchange = Exchange {
-            round: table.round(),
+            round: open.round(),
             label: round.label,
             deadline: job::deadline(started, round.timeout),
         };
-        if let Err(error) = travel(wire, &exchange, &mut || table.watch()) {
-            return Err(in_errors(give_up(table, error, started)));
+        if let Err(error) = travel(wire, &exchange, &mut || open.watch()) {
+            return Err(in_errors(give_up(open, error, started)));
         }
         // A little longer than the data: a rank that still waits for some knows better than this one who is missing.
-        table
-            .commit(
-                round
-                    .timeout
-                    .saturating_sub(started.elapsed())
-                    .saturating_add(GRACE),
-            )
-            .map_err(in_errors)?;
+        open.commit(
+            round
+                .timeout
+                .saturating_sub(started.elapsed())
+                .saturating_add(GRACE),
+        )
+        .map_err(in_errors)?;
         Ok(true)
     }
 }
@@ -211,33 +210,33 @@ fn inline_bytes(announcement: &Announcement) -> Vec<u8> {
 
 /// Ends the open round because its data did not come, for the reason that the table knows or else the wire.
 fn give_up(
-    table: &mut Table,
+    mut open: Open<'_>,
     error: ExchangeError<Stop<RoundError>>,
     started: Instant,
 ) -> RoundError {
     let waited = started.elapsed();
     match error {
         ExchangeError::Stopped(Stop::Guard(error)) => error,
-        ExchangeError::Stopped(Stop::Mismatch { peer, .. }) => table.fail(Trouble::Other(
-            &format!("rank {peer} sent data of another call than it had announced"),
-        )),
-        ExchangeError::Mesh(MeshError::Missing { peers }) => table.fail(Trouble::Timeout {
+        ExchangeError::Stopped(Stop::Mismatch { peer, .. }) => open.fail(Trouble::Other(&format!(
+            "rank {peer} sent data of another call than it had announced"
+        ))),
+        ExchangeError::Mesh(MeshError::Missing { peers }) => open.fail(Trouble::Timeout {
             ranks: &peers,
             waited,
         }),
-        ExchangeError::Mesh(MeshError::Left { peer }) => table.fail(Trouble::Closed { rank: peer }),
+        ExchangeError::Mesh(MeshError::Left { peer }) => open.fail(Trouble::Closed { rank: peer }),
         ExchangeError::Mesh(MeshError::Died { peer }) => {
             // A connection breaks a moment before the kernel has released the lock; an abort closes it too.
             let until = Instant::now() + GRACE;
             while Instant::now() < until {
-                if let Err(error) = table.watch() {
+                if let Err(error) = open.watch() {
                     return error;
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            table.fail(Trouble::Died { rank: peer })
+            open.fail(Trouble::Died { rank: peer })
         }
-        ExchangeError::Mesh(other) => table.fail(Trouble::Other(&other.to_string())),
+        ExchangeError::Mesh(other) => open.fail(Trouble::Other(&other.to_string())),
     }
 }
 

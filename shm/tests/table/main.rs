@@ -2,8 +2,11 @@
 
 #![cfg(not(loom))]
 
+mod flight;
+mod radix;
+
 use rankpact_shm::{
-    Announcement, Cause, Geometry, Kind, Ladder, Liveness, RoundError, Shape, Storage, Table,
+    Announcement, Cause, Geometry, Kind, Ladder, Liveness, Open, RoundError, Shape, Storage, Table,
     Trouble,
 };
 use std::sync::{Arc, Mutex, mpsc};
@@ -236,33 +239,30 @@ fn different_calls_are_a_mismatch_on_every_rank_in_that_round() {
     }
 }
 
-fn announce(
-    table: &mut Table,
+fn announce<'a>(
+    table: &'a mut Table,
     kind: Kind,
     label: &str,
     description: i64,
-) -> Result<bool, RoundError> {
+) -> Result<Open<'a>, RoundError> {
     let me = u64::try_from(table.rank()).expect("small");
     let travelling = Announcement {
         travelling: 8,
         free: [me, 7, 0, u64::MAX, 1],
     };
-    table.announce(kind, label, description, travelling, LONG)
+    let open = table.announce(kind, label, description, travelling, LONG)?;
+    Ok(open.expect("data travels"))
 }
 
 #[test]
 fn descriptions_that_differ_are_a_mismatch_and_free_words_are_not() {
     let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
         let me = i64::try_from(table.rank()).expect("small");
-        assert_eq!(
-            announce(&mut table, Kind::Min, "wide", 9),
-            Ok(true),
-            "data travels"
-        );
-        assert_eq!([0, 1].map(|rank| table.announced(rank).free[0]), [0, 1]);
-        assert_eq!(table.announced(1).free[1..], [7, 0, u64::MAX, 1]);
-        table.watch().expect("all is well");
-        table.commit(LONG).expect("all have their data");
+        let mut open = announce(&mut table, Kind::Min, "wide", 9).expect("alike");
+        assert_eq!([0, 1].map(|rank| open.announced(rank).free[0]), [0, 1]);
+        assert_eq!(open.announced(1).free[1..], [7, 0, u64::MAX, 1]);
+        open.watch().expect("all is well");
+        open.commit(LONG).expect("all have their data");
         failure(announce(&mut table, Kind::Min, "wide", 9 + me).expect_err("9 and 10 slots"))
     });
     assert_eq!(errors[0], errors[1]);
@@ -288,10 +288,8 @@ fn a_described_call_without_travelling_data_is_over_when_announced() {
                 travelling: 0,
                 free: [round, 0, 0, 0, 3],
             };
-            assert_eq!(
-                table.announce(Kind::Broadcast, "small", 1, inline, LONG),
-                Ok(false)
-            );
+            let open = table.announce(Kind::Broadcast, "small", 1, inline, LONG);
+            assert!(open.expect("alike").is_none(), "nothing travels");
             assert_eq!(table.announced(1), inline);
         }
     });
@@ -471,16 +469,41 @@ fn a_panicking_thread_aborts_its_group() {
 #[test]
 fn data_that_cannot_arrive_fails_its_round_on_every_rank() {
     let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
-        announce(&mut table, Kind::Min, "wide", 100).expect("alike");
-        let error = if table.rank() == 0 {
-            table.fail(Trouble::Other("connection to rank 1 broke"))
+        let me = table.rank();
+        let open = announce(&mut table, Kind::Min, "wide", 100).expect("alike");
+        let error = if me == 0 {
+            open.fail(Trouble::Other("connection to rank 1 broke"))
         } else {
-            table.commit(LONG).expect_err("rank 0 gave up")
+            open.commit(LONG).expect_err("rank 0 gave up")
         };
         failure(error)
     });
     assert_eq!(errors[0], errors[1]);
     assert!(errors[0].to_string().contains("connection to rank 1 broke"));
+}
+
+#[test]
+fn an_announced_round_that_is_dropped_fails_on_every_rank() {
+    let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
+        let me = table.rank();
+        let open = announce(&mut table, Kind::Min, "wide", 100).expect("alike");
+        if me == 0 {
+            drop(open);
+            failure_of_next(&mut table)
+        } else {
+            failure(open.commit(LONG).expect_err("rank 0 has dropped it"))
+        }
+    });
+    assert_eq!(errors[0], errors[1]);
+    assert!(errors[0].to_string().contains("dropped"), "{}", errors[0]);
+}
+
+/// What later calls are poisoned by.
+fn failure_of_next(table: &mut Table) -> rankpact_shm::Failure {
+    match table.all_reduce(Kind::Min, "later", &mut [0], LONG) {
+        Err(RoundError::Poisoned(failure)) => failure,
+        other => panic!("not poisoned: {other:?}"),
+    }
 }
 
 /// The record of a failure stays what its first readers saw, whatever the rank that wrote it does afterwards.
@@ -517,7 +540,7 @@ fn an_abort_at_a_random_moment_ends_the_same_round_everywhere() {
         let ends = on_threads(all, move |mut table| {
             for round in 1_u64.. {
                 let result = if wide {
-                    announce(&mut table, Kind::Broadcast, "m", 0).and_then(|_| table.commit(LONG))
+                    announce(&mut table, Kind::Broadcast, "m", 0).and_then(|open| open.commit(LONG))
                 } else {
                     table.all_reduce(Kind::Min, "m", &mut [1], LONG)
                 };

@@ -1,0 +1,86 @@
+//! Rounds in flight: started, left alone, settled in order.
+
+use crate::{PATIENT, Patience, explore, polls, tables};
+use loom::thread;
+use rankpact_shm::{Failure, Geometry, Kind, Ladder, RoundError, Storage, Table};
+use std::sync::Arc;
+
+fn value(rank: usize, round: i64) -> i64 {
+    10 * round + i64::try_from(rank).expect("small")
+}
+
+/// Starts so many rounds and finishes the last first, then all; returns how many completed, and why the next did not.
+fn fly(mut table: Table, rounds: i64, patience: Patience) -> (i64, Option<Failure>) {
+    let mut started = Vec::new();
+    let mut failed = None;
+    for round in 0..rounds {
+        let own = [value(table.rank(), round)];
+        match table.start(Kind::Min, "m", &own, polls(patience)) {
+            Ok(handle) => started.push(handle),
+            Err(error) => {
+                failed = Some(failure(error));
+                break;
+            }
+        }
+    }
+    if let Some(last) = started.last() {
+        if let Err(error) = table.finish(last, polls(patience)) {
+            failed = failed.or(Some(failure(error)));
+        }
+    }
+    let mut completed = 0;
+    for handle in &started {
+        match table.finish(handle, polls(patience)) {
+            Ok(reduced) => {
+                assert_eq!(*reduced, [value(0, completed)], "a torn or foreign row");
+                completed += 1;
+            }
+            Err(error) => {
+                assert!(failed.is_some(), "no failure before {error}");
+                break;
+            }
+        }
+    }
+    (completed, failed)
+}
+
+fn failure(error: RoundError) -> Failure {
+    match error {
+        RoundError::Failed(failure) | RoundError::Poisoned(failure) => failure,
+        other => panic!("assertion: no failure of a round: {other}"),
+    }
+}
+
+fn one_outcome(tables: Vec<Table>, rounds: i64, patience: [Patience; 2]) {
+    let mut tables = tables.into_iter();
+    let (one, other) = (
+        tables.next().expect("a rank"),
+        tables.next().expect("a rank"),
+    );
+    let thread = thread::spawn(move || fly(other, rounds, patience[1]));
+    let completed = fly(one, rounds, patience[0]);
+    assert_eq!(
+        thread.join().expect("no rank panics"),
+        completed,
+        "two outcomes of one round"
+    );
+}
+
+/// 2 threads, 3 rounds of which 1 may be in flight, in 2 buffers: a start settles the round before.
+#[test]
+fn a_start_settles_what_its_buffer_needs() {
+    explore(3, || {
+        one_outcome(tables(2, Ladder::parking()), 3, [PATIENT; 2])
+    });
+}
+
+/// 2 threads, 2 rounds, both in flight, one rank impatient: what it gives up on is the oldest round.
+#[test]
+fn giving_up_in_flight_is_about_the_oldest_round() {
+    explore(3, || {
+        let geometry = Geometry::new(2, 2).expect("a valid geometry");
+        let storage = Arc::new(Storage::heap(geometry, 1));
+        let seat = |me| Table::new(Arc::clone(&storage), me, Ladder::parking());
+        one_outcome(vec![seat(0), seat(1)], 2, [PATIENT, 1]);
+    });
+}
