@@ -38,7 +38,7 @@ mod segment;
 
 pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
 pub use label::LabelError;
-pub use layout::{Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
+pub use layout::{Geometry, LABEL_BYTES, LAYOUT_VERSION, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
 pub use liveness::Liveness;
 #[cfg(not(loom))]
 pub use locks::Locks;
