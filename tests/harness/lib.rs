@@ -16,9 +16,9 @@ mod report;
 mod values;
 
 pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
-pub use job::{Job, Namespace, Ranks, may_unshare};
+pub use job::{Job, Namespace, Ranks, may_unshare, names_in};
 pub use report::{Failure, Report};
-pub use values::{Range, Values, bytes};
+pub use values::{Range, Values, bytes, mix};
 
 /// The Rust of the README compiles.
 #[cfg(doctest)]

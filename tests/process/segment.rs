@@ -341,32 +341,6 @@ fn what_others_left_in_the_folder_is_neither_followed_nor_removed() {
 }
 
 #[test]
-fn killing_all_ranks_at_any_moment_leaves_no_name_behind() {
-    for cycle in 0..30_u64 {
-        let mut ranks = job(4).path(PathChoice::Auto).start(|_| {
-            [
-                "group g",
-                "ready g",
-                "hold running",
-                "min g slots=8 count=1000000",
-            ]
-        });
-        ranks.all_hold("running");
-        ranks.all_go();
-        // A different moment each time; none of them is special.
-        std::thread::sleep(Duration::from_micros(cycle * 7919 % 12_000));
-        for rank in ranks.all() {
-            ranks.signal(rank, Signal::SIGKILL);
-        }
-        for rank in ranks.all() {
-            ranks.ended(rank);
-        }
-        // What those said that were killed a moment later is of no interest; what they left is.
-        ranks.nothing_is_left();
-    }
-}
-
-#[test]
 fn two_jobs_with_the_same_names_at_the_same_instant_never_share() {
     for path in [PathChoice::Auto, PathChoice::Tcp] {
         let start = |salt: u64| {
