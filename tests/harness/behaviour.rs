@@ -139,11 +139,21 @@ const MIXED: Values = Values {
     range: Range::Mixed,
 };
 
+fn reduce(group: &mut Group, op: Op, slots: usize, values: Values) -> Checked {
+    reduce_at(group, "reduce", op, slots, values)
+}
+
 /// One reduction with the values of its round.
-pub(crate) fn reduce(group: &mut Group, op: Op, slots: usize, values: Values) -> Checked {
+pub(crate) fn reduce_at(
+    group: &mut Group,
+    label: &str,
+    op: Op,
+    slots: usize,
+    values: Values,
+) -> Checked {
     let (rank, size, round) = (group.rank(), group.size(), group.round() + 1);
     let mut row = values.row(rank, round, slots);
-    said(group.all_reduce(op, &mut row, "reduce"))?;
+    said(group.all_reduce(op, &mut row, label))?;
     let wanted = values.reduced(op, size, round, slots);
     match (0..slots).find(|slot| row[*slot] != wanted[*slot]) {
         None => Ok(()),
@@ -155,6 +165,11 @@ pub(crate) fn reduce(group: &mut Group, op: Op, slots: usize, values: Values) ->
 }
 
 fn broadcast(group: &mut Group, root: usize, len: usize) -> Checked {
+    broadcast_at(group, "broadcast", root, len)
+}
+
+/// One broadcast with the bytes of its round.
+pub(crate) fn broadcast_at(group: &mut Group, label: &str, root: usize, len: usize) -> Checked {
     let round = group.round() + 1;
     let wanted = bytes(root, round, len);
     // What the others bring is replaced, be it longer or shorter.
@@ -163,7 +178,7 @@ fn broadcast(group: &mut Group, root: usize, len: usize) -> Checked {
     } else {
         vec![0xee; len / 2 + group.rank() * 40]
     };
-    said(group.broadcast(root, &mut got, "broadcast"))?;
+    said(group.broadcast(root, &mut got, label))?;
     same(
         &format!("round {round}, {len} bytes from {root}"),
         &(got.len(), got == wanted),
@@ -171,7 +186,7 @@ fn broadcast(group: &mut Group, root: usize, len: usize) -> Checked {
     )
 }
 
-fn said<T>(result: Result<T, Error>) -> Checked<T> {
+pub(crate) fn said<T>(result: Result<T, Error>) -> Checked<T> {
     result.map_err(|error| error.to_string())
 }
 
