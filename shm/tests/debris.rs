@@ -10,7 +10,6 @@ use rankpact_shm::{
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -318,20 +317,20 @@ proptest! {
         let made = Made::new();
         let file = made.file.try_clone().expect("a descriptor");
         let behind = made.words() - OUTCOME;
-        let over = AtomicBool::new(false);
+        let (over, watch) = mpsc::channel::<()>();
         thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 for (place, value) in changes.iter().cycle() {
                     let at = OUTCOME + place.map_or(0, |place| place.index(behind));
                     file.write_all_at(&value.to_le_bytes(), 8 * at as u64).expect("in the file");
-                    if over.load(Ordering::Relaxed) {
+                    if watch.try_recv() == Err(mpsc::TryRecvError::Disconnected) {
                         return;
                     }
                     thread::yield_now();
                 }
             });
             exercise(made, true, first);
-            over.store(true, Ordering::Relaxed);
+            drop(over);
         });
     }
 }

@@ -9,7 +9,7 @@ use rankpact_tests::{Ranks, mix, names_in};
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -130,11 +130,12 @@ fn names_removed_at_any_moment_change_no_value_and_part_no_rank_from_the_others(
             steps
         });
         ranks.all_hold("apart");
-        let (nonce, over) = (ranks.nonce().to_owned(), AtomicBool::new(false));
+        let nonce = ranks.nonce().to_owned();
+        let (over, watch) = mpsc::channel::<()>();
         let removed = thread::scope(|scope| {
-            let remover = scope.spawn(|| {
+            let remover = scope.spawn(move || {
                 let mut removed = 0;
-                while !over.load(Ordering::Relaxed) {
+                while watch.try_recv() == Err(TryRecvError::Empty) {
                     let names = names_in(Path::new("/dev/shm"), &nonce);
                     removed += names
                         .iter()
@@ -166,7 +167,7 @@ fn names_removed_at_any_moment_change_no_value_and_part_no_rank_from_the_others(
                     assert!(error.to_string().contains("/dev/shm/"), "{error}");
                 }
             }
-            over.store(true, Ordering::Relaxed);
+            drop(over);
             remover.join().expect("the remover does not fail")
         });
         assert!(removed > 0, "no name was met");
