@@ -43,6 +43,11 @@ impl Locks {
             owner: Process::current(),
         })
     }
+
+    /// The file that carries them.
+    pub(crate) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
 }
 
 impl Drop for Locks {

@@ -1,7 +1,9 @@
 //! The behaviours that every group must show, whatever its ranks are and whatever path they take.
 
 use crate::values::{Range, Values, bytes, mix};
-use rankpact_collective::{Call, Error, ErrorKind, Group, Op, Options, PathChoice, PathKind};
+use rankpact_collective::{
+    Call, Error, ErrorKind, Group, Op, Options, PathChoice, PathKind, Timing,
+};
 use rankpact_shm::monotonic_ns;
 use std::thread;
 use std::time::Duration;
@@ -341,19 +343,24 @@ fn contributed(group: &mut Group) -> Checked {
 fn timed(group: &mut Group) -> Checked {
     const LATE: Duration = Duration::from_millis(60);
     for slots in [8, 1024] {
-        let mut row = vec![1; slots];
-        said(group.barrier("together"))?;
-        if group.rank() + 1 == group.size() {
-            thread::sleep(LATE);
+        let mut seen = Vec::new();
+        // A busy machine may hold up any rank, so that another one is late: not each time.
+        for _ in 0..4 {
+            let mut row = vec![1; slots];
+            said(group.barrier("together"))?;
+            if group.rank() + 1 == group.size() {
+                thread::sleep(LATE);
+            }
+            said(group.all_reduce(Op::Min, &mut row, "late"))?;
+            seen.push(group.timing().ok_or("nothing was measured")?);
         }
-        said(group.all_reduce(Op::Min, &mut row, "late"))?;
-        let timing = group.timing().ok_or("nothing was measured")?;
         // Those who waited were held up by almost as much; the late rank by nobody that long.
-        let waited = timing.skew > LATE / 2;
+        let waits = group.rank() + 1 < group.size();
+        let alike = |timing: &Timing| (timing.skew > LATE / 2) == waits;
         same(
-            &format!("whether {timing:?} is that of one who waited, {slots} slots"),
-            &waited,
-            &(group.rank() + 1 < group.size()),
+            &format!("whether any of {seen:?} tells if this rank waited, {slots} slots"),
+            &seen.iter().any(alike),
+            &true,
         )?;
     }
     Ok(())

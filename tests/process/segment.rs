@@ -244,7 +244,6 @@ fn a_folder_that_fails_one_rank_means_tcp_on_all_ranks_or_an_error_on_all() {
                         assert!(text.contains("/dev/shm"), "{trouble}, rank {rank}: {text}");
                     }
                 }
-                assert!(namespace.names("/dev/shm").is_empty());
             });
         }
     });
