@@ -11,11 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
+use rankpact_shm::CloseOnFork;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::codec::{Fields, Put};
 use crate::envelope::{Filled, Inbox, seal};
-use crate::socket::{patience, tune};
+use crate::socket::{Stream, patience, tune};
 use crate::token::{Nonce, Proof, Side, Token, nonce};
 
 /// How long a handshake may take on either side.
@@ -173,14 +174,14 @@ pub(crate) struct Admitted {
     /// The rank at the other end.
     pub(crate) rank: usize,
     /// The socket.
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     /// What has arrived on it; its limit is still that of a handshake.
     pub(crate) inbox: Inbox,
 }
 
 #[derive(Debug)]
 struct Guest {
-    stream: TcpStream,
+    stream: Stream,
     inbox: Inbox,
     since: Instant,
     nonces: Option<(Nonce, Nonce)>,
@@ -195,7 +196,7 @@ enum Verdict {
 /// The accepting side.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    listener: TcpListener,
+    listener: CloseOnFork<TcpListener>,
     token: Token,
     purpose: Purpose,
     size: usize,
@@ -219,7 +220,7 @@ impl Gate {
         // The standard queue holds 128: a flood would overflow it, and a rank's attempt be repeated only after 1 s.
         SockRef::from(&listener).listen(QUEUE)?;
         Ok(Self {
-            listener,
+            listener: CloseOnFork::new(listener)?,
             token,
             purpose,
             size,
@@ -286,7 +287,9 @@ impl Gate {
             }
             match self.listener.accept() {
                 Ok((stream, _)) => {
-                    if stream.set_nonblocking(true).is_ok() {
+                    if stream.set_nonblocking(true).is_ok()
+                        && let Ok(stream) = Stream::new(stream)
+                    {
                         self.guests.push_back(Guest {
                             stream,
                             inbox: Inbox::new(MESSAGE),
@@ -366,9 +369,9 @@ impl Gate {
 #[derive(Debug)]
 enum Stage {
     Resting(Instant),
-    Connecting(TcpStream),
+    Connecting(Stream),
     Talking {
-        stream: TcpStream,
+        stream: Stream,
         inbox: Inbox,
         nonce: Nonce,
         said: Option<Vec<u8>>,
@@ -432,7 +435,7 @@ impl Visitor {
     ///
     /// # Errors
     /// The other side refuses, or does not know the token itself.
-    pub(crate) fn advance(&mut self) -> Result<Option<(TcpStream, Inbox)>, Refused> {
+    pub(crate) fn advance(&mut self) -> Result<Option<(Stream, Inbox)>, Refused> {
         let now = Instant::now();
         match self.step(now) {
             Ok(Some(Ok(entered))) => Ok(Some(entered)),
@@ -456,7 +459,7 @@ impl Visitor {
     pub(crate) fn enter(
         mut self,
         deadline: Instant,
-    ) -> Result<Result<(TcpStream, Inbox), String>, Refused> {
+    ) -> Result<Result<(Stream, Inbox), String>, Refused> {
         loop {
             if let Some(entered) = self.advance()? {
                 return Ok(Ok(entered));
@@ -476,7 +479,7 @@ impl Visitor {
         self.stage = Stage::Resting(now + PAUSE);
     }
 
-    fn step(&mut self, now: Instant) -> io::Result<Option<Result<(TcpStream, Inbox), Refused>>> {
+    fn step(&mut self, now: Instant) -> io::Result<Option<Result<(Stream, Inbox), Refused>>> {
         if let Stage::Resting(until) = self.stage {
             if now < until {
                 return Ok(None);
@@ -491,7 +494,7 @@ impl Visitor {
             if stream.peer_addr().is_err() {
                 return Ok(None);
             }
-            let mut stream = stream.try_clone()?;
+            let mut stream = Stream::new(stream.try_clone()?)?;
             tune(&stream)?;
             let nonce = nonce()?;
             Message::Hello(nonce).send(&mut stream)?;
@@ -546,7 +549,7 @@ impl Visitor {
 }
 
 /// A socket on its way to `address`, without waiting for it to arrive.
-fn set_out(address: SocketAddr) -> io::Result<TcpStream> {
+fn set_out(address: SocketAddr) -> io::Result<Stream> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -557,7 +560,7 @@ fn set_out(address: SocketAddr) -> io::Result<TcpStream> {
         Err(error) if error.raw_os_error() != Some(nix::errno::Errno::EINPROGRESS as i32) => {
             Err(error)
         }
-        Ok(()) | Err(_) => Ok(socket.into()),
+        Ok(()) | Err(_) => Stream::new(socket.into()),
     }
 }
 
@@ -607,7 +610,7 @@ mod tests {
             assert_eq!(admitted.rank, 1);
             for stream in [&admitted.stream, &stream] {
                 assert!(stream.nodelay().unwrap());
-                assert!(SockRef::from(stream).keepalive().unwrap());
+                assert!(SockRef::from(&**stream).keepalive().unwrap());
             }
         });
     }

@@ -145,11 +145,27 @@ impl Options {
         let field = |name: &str, value: &dyn fmt::Display| (name.to_owned(), value.to_string());
         vec![
             field("version", &env!("CARGO_PKG_VERSION")),
+            field("layout version", &rankpact_shm::LAYOUT_VERSION),
             field("world size", &size),
             field("slots", &rankpact_shm::MAX_SLOTS),
             field("timeout", &format_args!("{} s", self.timeout.as_secs_f64())),
             field("path", &self.path),
             field("rounds in flight", &self.depth),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_with_another_layout_of_the_table_are_told_apart() {
+        let fields = Options::default().agreement(2);
+        let layout = rankpact_shm::LAYOUT_VERSION.to_string();
+        assert!(
+            fields.contains(&("layout version".to_owned(), layout)),
+            "{fields:?}"
+        );
     }
 }

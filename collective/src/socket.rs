@@ -5,7 +5,11 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use nix::poll::PollTimeout;
+use rankpact_shm::CloseOnFork;
 use socket2::{SockRef, TcpKeepalive};
+
+/// A connection that a forked child does not inherit: open there, it would hide the death of its rank.
+pub(crate) type Stream = CloseOnFork<TcpStream>;
 
 /// Sends small writes at once (a delayed acknowledgement costs 40 ms) and notices a host that vanished.
 ///

@@ -16,7 +16,8 @@ pub const LABEL_BYTES: usize = 42;
 pub const REASON_BYTES: usize = 8 * TEXT_WORDS;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
-pub(crate) const LAYOUT_VERSION: u64 = 1;
+/// Version of the layout of a table. Ranks of one job must have the same.
+pub const LAYOUT_VERSION: u64 = 1;
 pub(crate) const LABELS: usize = 64;
 pub(crate) const LABEL_WORDS: usize = if cfg!(loom) { 2 } else { 6 };
 pub(crate) const TEXT_WORDS: usize = if cfg!(loom) { 1 } else { 22 };

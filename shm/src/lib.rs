@@ -14,6 +14,8 @@
 )]
 
 mod call;
+#[cfg(not(loom))]
+mod close_on_fork;
 mod label;
 mod layout;
 mod liveness;
@@ -38,8 +40,10 @@ mod map;
 mod segment;
 
 pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
+#[cfg(not(loom))]
+pub use close_on_fork::CloseOnFork;
 pub use label::LabelError;
-pub use layout::{Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
+pub use layout::{Geometry, LABEL_BYTES, LAYOUT_VERSION, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
 pub use liveness::Liveness;
 #[cfg(not(loom))]
 pub use locks::Locks;

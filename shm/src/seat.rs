@@ -139,7 +139,7 @@ impl Aborter {
         let mut round = self.seat.unsettled.load(Ordering::Relaxed);
         // The owner may settle the round meanwhile; then the next one is tried. The owner cannot win often: it needs all
         // peers for each round, and this thread nobody.
-        for _ in 0..1_000_000 {
+        for _ in 0..10_000 {
             if self
                 .seat
                 .surrender(

@@ -95,9 +95,10 @@ pub struct Identity {
 
 /// One rank's hold on the segment of its group.
 pub struct Segment {
+    /// Dropped before the locks: while the name is there, so is its holder.
+    name: Option<Name>,
     storage: Arc<Storage>,
     locks: Locks,
-    name: Option<Name>,
     path: PathBuf,
 }
 
@@ -162,20 +163,22 @@ impl Segment {
             inode,
             owner: Process::current(),
         };
+        // Before the file has a size: who meets the name later can tell whether its creator lives.
+        let locks = Locks::hold(file, rank).map_err(|error| io_error(path, &error))?;
+        let file = locks.file();
         let needed = Offsets::of(identity.geometry).end as u64;
-        let reserve = || rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, needed);
+        let reserve = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, needed);
         rustix::io::retry_on_intr(reserve).map_err(|error| match error {
             rustix::io::Errno::NOSPC => SegmentError::NoSpace {
                 path: path.into(),
                 needed,
-                free: free_bytes(&file),
+                free: free_bytes(file),
             },
             other => io(other),
         })?;
-        let storage = map(path, &file, identity.geometry)?;
+        let storage = map(path, file, identity.geometry)?;
         storage.prepare(first_round);
         storage.announce(identity);
-        let locks = Locks::hold(file, rank).map_err(|error| io_error(path, &error))?;
         Ok(Self {
             storage: Arc::new(storage),
             locks,
@@ -433,6 +436,32 @@ mod tests {
         let path = unique(Path::new(SHM));
         drop(Segment::create(&path, &identity(), 1, 0).expect("space for a table"));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_name_has_a_holder_from_the_moment_that_it_has_a_size() {
+        let path = unique(Path::new(SHM));
+        std::thread::scope(|scope| {
+            let creator = scope.spawn(|| {
+                for _ in 0..1000 {
+                    drop(Segment::create(&path, &identity(), 1, 0).expect("space for a table"));
+                }
+            });
+            while !creator.is_finished() {
+                let Ok(file) = std::fs::OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .open(&path)
+                else {
+                    continue;
+                };
+                let found = file.metadata().expect("an open file");
+                let observer = Locks::hold(file.into(), 1).expect("nobody has the second byte");
+                let held = crate::Liveness::alive(&observer, 0);
+                let named = std::fs::metadata(&path).is_ok_and(|now| now.ino() == found.ino());
+                assert!(held || !named || found.len() == 0, "nobody holds {found:?}");
+            }
+        });
     }
 
     #[test]

@@ -6,8 +6,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, pause};
 use rankpact_shm::{
-    Cause, Failure, Geometry, Identity, Kind, Ladder, Missing, RoundError, Segment, Table,
+    Cause, CloseOnFork, Failure, Geometry, Identity, Kind, Ladder, Missing, RoundError, Segment,
+    Table,
 };
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -109,9 +112,37 @@ fn rank(path: &Path, note: &Path) -> bool {
     false
 }
 
+/// A child gets a connection that leads nowhere in the place of its parent's, and keeps nothing of that open.
+fn a_connection_is_not_inherited() {
+    let (own, mut peer) = UnixStream::pair().expect("two ends");
+    let mut own = Some(CloseOnFork::new(own).expect("one more descriptor"));
+    let mut byte = [0];
+    ended(child(|| {
+        // Dropped at the end: the number must still be this value's own.
+        let mut copy = own.take().expect("copied by the fork");
+        matches!(copy.read(&mut byte), Ok(0)) && copy.write(&[1]).is_err()
+    }));
+    let sleeper = child(|| {
+        pause();
+        true
+    });
+    let mut own = own.expect("the child took a copy");
+    own.write_all(&[7]).expect("still connected");
+    drop(own);
+    let mut rest = Vec::new();
+    peer.set_read_timeout(Some(Duration::from_secs(10)))
+        .expect("not zero");
+    peer.read_to_end(&mut rest)
+        .expect("the end, whoever sleeps on");
+    assert_eq!(rest, [7]);
+    kill(sleeper, Signal::SIGKILL).expect("ours");
+    waitpid(sleeper, None).expect("ours");
+}
+
 // One test in this program: a fork beside other tests' threads would copy their locks in whatever state they are.
 #[test]
 fn a_child_owns_nothing_and_hides_nothing() {
+    a_connection_is_not_inherited();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (path, note) = (folder.path().join("segment"), folder.path().join("sleeper"));
     let (one, two) = (child(|| rank(&path, &note)), child(|| peer(&path)));

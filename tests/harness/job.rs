@@ -23,8 +23,9 @@ pub struct Job {
     size: usize,
     absent: Vec<usize>,
     vars: Vec<(Option<usize>, &'static str, String)>,
-    wrapping: Vec<String>,
+    wrapping: Vec<(Option<usize>, Vec<String>)>,
     options: Vec<String>,
+    hangs: Duration,
     folder: tempfile::TempDir,
     nonce: String,
 }
@@ -41,6 +42,7 @@ impl Job {
             vars: Vec::new(),
             wrapping: Vec::new(),
             options: Vec::new(),
+            hangs: HANGS,
             folder: tempfile::tempdir().expect("there is room for a folder"),
             nonce: format!("{:016x}{:016x}", half(), half()),
         }
@@ -83,7 +85,21 @@ impl Job {
     /// Words before the program of every rank.
     #[must_use]
     pub fn wrapped(mut self, words: &[&str]) -> Self {
-        self.wrapping = words.iter().map(|word| (*word).to_owned()).collect();
+        self.wrapping.push((None, owned(words)));
+        self
+    }
+
+    /// Words before the program of one rank.
+    #[must_use]
+    pub fn wrapped_rank(mut self, rank: usize, words: &[&str]) -> Self {
+        self.wrapping.push((Some(rank), owned(words)));
+        self
+    }
+
+    /// After how long the job hangs, for one that takes longer than any other.
+    #[must_use]
+    pub fn hangs_after(mut self, time: Duration) -> Self {
+        self.hangs = time;
         self
     }
 
@@ -115,8 +131,9 @@ impl Job {
             .collect();
         let (alive, watched) = mpsc::channel::<()>();
         let test = thread::current().name().unwrap_or("a test").to_owned();
+        let hangs = self.hangs;
         thread::spawn(move || {
-            if watched.recv_timeout(HANGS) == Err(RecvTimeoutError::Timeout) {
+            if watched.recv_timeout(hangs) == Err(RecvTimeoutError::Timeout) {
                 // The ranks die with this process: they asked the kernel for it.
                 eprintln!("{test} hangs: aborting all tests");
                 std::process::abort();
@@ -129,8 +146,16 @@ impl Job {
         }
     }
 
+    fn words_before(&self, rank: usize) -> impl Iterator<Item = &str> {
+        let of_rank = move |whose: &Option<usize>| whose.is_none_or(|whose| whose == rank);
+        self.wrapping
+            .iter()
+            .filter(move |(whose, _)| of_rank(whose))
+            .flat_map(|(_, words)| words.iter().map(String::as_str))
+    }
+
     fn spawn<S: AsRef<str>>(&self, rank: usize, steps: &[S]) -> Process {
-        let mut words = self.wrapping.iter().map(String::as_str);
+        let mut words = self.words_before(rank);
         let mut command = match words.next() {
             Some(first) => {
                 let mut command = Command::new(first);
@@ -226,6 +251,11 @@ impl Ranks {
         Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}")))
     }
 
+    /// Every line that `rank`, which has ended, has not been asked for.
+    pub fn said(&mut self, rank: usize) -> Vec<String> {
+        self.process(rank).lines.iter().collect()
+    }
+
     /// The report of `step`, which must be the next one of `rank` but for steps that went well.
     #[track_caller]
     pub fn report(&mut self, rank: usize, step: &str) -> Report {
@@ -272,16 +302,20 @@ impl Ranks {
         }
     }
 
-    /// Sends a signal to the rank's own process, also where that is a child of the words before it.
-    pub fn signal(&mut self, rank: usize, signal: Signal) {
-        self.process(rank).condemned |= signal == Signal::SIGKILL;
-        let started = self.process(rank).child.id();
-        let wrapper = !self.job.wrapping.is_empty();
-        let mut pid = started;
-        while let Some(child) = wrapper.then(|| only_child(pid)).flatten() {
+    /// The number of the rank's own process, also where that is a child of the words before it.
+    pub fn pid(&mut self, rank: usize) -> Pid {
+        let mut pid = self.process(rank).child.id();
+        let wrapped = self.job.words_before(rank).next().is_some();
+        while let Some(child) = wrapped.then(|| only_child(pid)).flatten() {
             pid = child;
         }
-        kill(Pid::from_raw(pid.cast_signed()), signal).expect("the rank is there");
+        Pid::from_raw(pid.cast_signed())
+    }
+
+    /// Sends a signal to the rank's own process.
+    pub fn signal(&mut self, rank: usize, signal: Signal) {
+        self.process(rank).condemned |= signal == Signal::SIGKILL;
+        kill(self.pid(rank), signal).expect("the rank is there");
     }
 
     /// Kills a rank and waits until it is gone.
@@ -318,10 +352,16 @@ impl Ranks {
         self.nothing_is_left();
     }
 
+    /// The names of segments that the job has at present.
+    #[must_use]
+    pub fn names(&self) -> Vec<PathBuf> {
+        names_in(Path::new("/dev/shm"), &self.job.nonce)
+    }
+
     /// Checks that no process of the job and no name of it is left; for jobs that end by signals.
     #[track_caller]
     pub fn nothing_is_left(&self) {
-        let names = names_in(Path::new("/dev/shm"), &self.job.nonce);
+        let names = self.names();
         assert!(names.is_empty(), "left behind: {names:?}");
         let processes = processes_of(&self.job.nonce);
         assert!(processes.is_empty(), "still there: {processes:?}");
@@ -361,8 +401,13 @@ impl Process {
     }
 }
 
-/// What of this product and this job has a name in `folder`.
-fn names_in(folder: &Path, nonce: &str) -> Vec<PathBuf> {
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// What has a name in `folder` that contains `part`: the random number of a job, say.
+#[must_use]
+pub fn names_in(folder: &Path, part: &str) -> Vec<PathBuf> {
     fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -370,7 +415,7 @@ fn names_in(folder: &Path, nonce: &str) -> Vec<PathBuf> {
         .map(|entry| entry.path())
         .filter(|path| {
             path.file_name()
-                .is_some_and(|name| name.to_string_lossy().contains(nonce))
+                .is_some_and(|name| name.to_string_lossy().contains(part))
         })
         .collect()
 }

@@ -13,12 +13,14 @@
 mod behaviour;
 mod job;
 mod report;
+mod soak;
 mod values;
 
 pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
-pub use job::{Job, Namespace, Ranks, may_unshare};
+pub use job::{Job, Namespace, Ranks, may_unshare, names_in};
 pub use report::{Failure, Report};
-pub use values::{Range, Values, bytes};
+pub use soak::soak;
+pub use values::{Range, Values, bytes, mix};
 
 /// The Rust of the README compiles.
 #[cfg(doctest)]

@@ -9,6 +9,9 @@
 //! broadcast G [root=0] [bytes=64] [label=L] [within=MS] [count=1]
 //! barrier G [label=L] [within=MS] [count=1]
 //! behave G BEHAVIOUR ...                   a behaviour of the harness
+//! soak G count=N [seed=S]                  verified rounds of every kind, stalls among them
+//! reopen NAME [count=1]                    groups opened, used and closed, one after another
+//! holdings                                 open descriptors, and mappings of segments
 //! scenario N                               a scenario of the cache, over the groups tick, hits, acks
 //! parallel G,H STEP ...                    the step on each group, in a thread of its own
 //! begin STEP ...                           the step on a group in a thread that nobody waits for
@@ -30,7 +33,7 @@ mod steps {
     use nix::sys::signal::Signal;
     use rankpact_cache::conformance::scenarios;
     use rankpact_collective::{Call, Error, Group, Join, Op, World};
-    use rankpact_tests::{Failure, Range, Report, Values, behaviour, bytes};
+    use rankpact_tests::{Failure, Range, Report, Values, behaviour, bytes, soak};
     use std::collections::BTreeMap;
     use std::io::{BufRead, Write};
     use std::process::{abort, exit};
@@ -136,6 +139,8 @@ mod steps {
                     Ok(String::new())
                 }
                 "group" => self.group(rest),
+                "reopen" => self.reopen(rest),
+                "holdings" => Ok(holdings()),
                 "leave" => {
                     drop(self.groups.remove(rest[0]));
                     Ok(String::new())
@@ -192,6 +197,16 @@ mod steps {
             Ok(String::new())
         }
 
+        fn reopen(&mut self, words: &[&str]) -> Outcome {
+            for n in 0..number(words, "count", 1) {
+                // Some names for the first time, some again.
+                let mut group = self.world.everybody(&format!("{}{}", words[0], n % 40))?;
+                one(&mut group, "min", &[], self.salt)?;
+                one(&mut group, "max", &["slots=20"], self.salt)?;
+            }
+            Ok(String::new())
+        }
+
         fn scenario(&mut self, number: usize) -> Outcome {
             let mut take = |name| self.groups.remove(name).expect("the groups of the cache");
             let (mut tick, hits, acks) = (take("tick"), take("hits"), take("acks"));
@@ -226,9 +241,21 @@ mod steps {
         }
     }
 
+    /// Open descriptors, and mappings of segments.
+    fn holdings() -> String {
+        let descriptors = std::fs::read_dir("/proc/self/fd").expect("Linux").count();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+        let segments = maps.lines().filter(|line| line.contains("/dev/shm/"));
+        format!("{descriptors} {}", segments.count())
+    }
+
     fn operate(group: &mut Group, verb: &str, words: &[&str], salt: u64) -> Outcome {
         let started = group.round();
         let count = number(words, "count", 1);
+        if verb == "soak" {
+            soak(group, count, number(words, "seed", 0))?;
+            return Ok(String::new());
+        }
         for _ in 0..count {
             one(group, verb, words, salt).map_err(|failure| match failure {
                 // An error that comes late in a series is of interest together with the round before it.

@@ -81,7 +81,8 @@ pub fn bytes(root: usize, round: u64, len: usize) -> Vec<u8> {
 }
 
 /// Spreads a number over all 64 bits.
-pub(crate) fn mix(seed: u64) -> u64 {
+#[must_use]
+pub fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,6 +1,6 @@
 //! Ranks that die, stop, leave or give up: the others are told who, soon, and nothing is left behind.
 
-use crate::{PATHS, assert_poisoned, job, missing};
+use crate::{assert_poisoned, job, missing};
 use nix::sys::signal::Signal;
 use rankpact_collective::{Error, ErrorKind, PathChoice};
 use rankpact_tests::Ranks;
@@ -204,15 +204,14 @@ fn the_death_of_rank_0_which_serves_is_noticed_as_any_other(path: PathChoice) {
     at_once(&MOMENTS, |moment| killed("min g slots=8", 0, moment, path));
 }
 
-#[test]
-fn a_rank_stopped_for_less_than_the_deadline_changes_nothing() {
-    at_once(&PATHS, |path| {
+fn ranks_stopped_for_less_than_the_deadline_change_nothing(path: PathChoice) {
+    at_once(&[&[1][..], &[0, 2], &[0, 1, 2]], |stopped| {
         let mut ranks = job(3).path(path).start(|_| {
             [
                 "group g",
                 "ready g",
                 "hold running",
-                "min g slots=8 count=300 pause=300",
+                "min g slots=8 count=300 pause=300 full",
                 "max g slots=50 count=300 pause=300",
                 "broadcast g root=2 bytes=9000 count=300 pause=300",
             ]
@@ -221,9 +220,13 @@ fn a_rank_stopped_for_less_than_the_deadline_changes_nothing() {
         ranks.all_go();
         for _ in 0..3 {
             thread::sleep(Duration::from_millis(70));
-            ranks.signal(1, Signal::SIGSTOP);
+            stopped
+                .iter()
+                .for_each(|rank| ranks.signal(*rank, Signal::SIGSTOP));
             thread::sleep(Duration::from_millis(300));
-            ranks.signal(1, Signal::SIGCONT);
+            stopped
+                .iter()
+                .for_each(|rank| ranks.signal(*rank, Signal::SIGCONT));
         }
         ranks.end();
     });
@@ -476,6 +479,7 @@ fn a_death_before_a_group_opens_is_named(path: PathChoice) {
 }
 
 on_both_paths! {
+    ranks_stopped_for_less_than_the_deadline_change_nothing
     the_death_of_rank_0_which_serves_is_noticed_as_any_other
     a_fast_rank_may_leave_while_a_slow_one_still_reads_its_result
     leaving_without_a_close_is_a_death

@@ -18,8 +18,11 @@ mod cache;
 mod conformance;
 mod crash;
 mod disagreement;
+mod liveness;
+mod names;
 mod promises;
 mod segment;
+mod soak;
 
 use rankpact_collective::{Error, ErrorKind, PathChoice};
 use rankpact_tests::Job;
@@ -29,6 +32,14 @@ const PATHS: [PathChoice; 2] = [PathChoice::Table, PathChoice::Tcp];
 
 fn job(size: usize) -> Job {
     Job::new(env!("CARGO_BIN_EXE_rankpact-rank"), size)
+}
+
+/// Where random moments come from: told when a test fails, and taken from the environment to repeat it.
+fn seed() -> u64 {
+    std::env::var("RANKPACT_SEED").map_or_else(
+        |_| getrandom::u64().expect("the kernel has random numbers"),
+        |text| text.parse().expect("a number"),
+    )
 }
 
 /// The ranks that a timeout names.

@@ -2,9 +2,12 @@
 
 use crate::{PATHS, job, missing};
 use nix::sys::signal::Signal;
-use rankpact_collective::{ErrorKind, PathChoice};
+use rankpact_collective::{Error, ErrorKind, PathChoice};
 use rankpact_tests::{Job, Namespace, Ranks, may_unshare};
 use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::thread;
 use std::time::Duration;
 
 /// The path of a group of each rank, as it says itself, after some rounds of every kind.
@@ -137,54 +140,150 @@ fn a_read_only_folder_means_tcp_on_all_ranks_or_an_error_on_all() {
         return;
     }
     let read_only = Namespace::new("mount -t tmpfs -o size=1m,ro tmpfs /dev/shm");
-    let (ranks, said) = path_after_rounds(within(&read_only, job(3).path(PathChoice::Auto)));
-    for said in &said {
-        assert!(
-            said.starts_with("tcp: ") && said.contains("/dev/shm"),
-            "{said}"
-        );
+    let (reason, error) = refused_alike(|| within(&read_only, job(3)));
+    for text in [reason, error.to_string()] {
+        assert!(text.contains("/dev/shm"), "{text}");
+    }
+}
+
+/// All ranks take TCP for the same reason, or fail with the same error where they must not; returns both.
+fn refused_alike(job: impl Fn() -> Job) -> (String, Error) {
+    let (ranks, said) = path_after_rounds(job().path(PathChoice::Auto));
+    for reason in &said {
+        assert!(reason.starts_with("tcp: "), "{reason}");
+        assert_eq!(*reason, said[0]);
     }
     finish(ranks);
-    let mut ranks = within(&read_only, job(3).path(PathChoice::Table))
+
+    let mut ranks = job()
+        .path(PathChoice::Table)
         .start(|_| ["group g", "min g", "min g label=later", "hold end"]);
     let mut errors = Vec::new();
     for rank in ranks.all() {
         let failed = ranks.report(rank, "min g");
-        let text = failed.error().to_string();
-        assert!(text.contains("/dev/shm"), "{text}");
-        crate::assert_poisoned(
-            ranks.report(rank, "min g label=later").error(),
-            failed.error(),
-        );
-        errors.push(failed.kind().clone());
+        let later = ranks.report(rank, "min g label=later");
+        crate::assert_poisoned(later.error(), failed.error());
+        errors.push(failed.error().clone());
     }
-    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+    for error in &errors {
+        assert_eq!(error.kind, errors[0].kind);
+    }
     finish(ranks);
+    (said[0].clone(), errors.remove(0))
+}
+
+/// The program of `nobody`, who may do nothing.
+const NOBODY: [&str; 6] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--bounding-set=-all",
+    "--no-new-privs",
+];
+
+fn may_meet(job: Job) -> Job {
+    chown(job.folder(), Some(65534), Some(65534)).expect("this is root");
+    job
+}
+
+/// A `/dev` in which there is no folder for segments.
+const NO_SHM: &str =
+    "umount -l /dev/shm || true; mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3";
+
+#[test]
+fn no_dev_shm_at_all_means_tcp_on_all_ranks_or_an_error_on_all() {
+    if !may_unshare() {
+        return;
+    }
+    let bare = Namespace::new(NO_SHM);
+    let (reason, error) = refused_alike(|| within(&bare, job(3)));
+    for text in [reason, error.to_string()] {
+        assert!(
+            text.contains("/dev/shm/") && text.contains("does not exist"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_folder_that_belongs_to_another_user_means_tcp_on_all_ranks_or_an_error_on_all() {
+    if !may_unshare() {
+        return;
+    }
+    let roots = Namespace::new("mount -t tmpfs -o size=1m,mode=755 tmpfs /dev/shm");
+    let (reason, error) = refused_alike(|| may_meet(within(&roots, job(3)).wrapped(&NOBODY)));
+    assert!(reason.contains("no permission for /dev/shm"), "{reason}");
+    let ErrorKind::Permission { path, owner } = &*error.kind else {
+        panic!("{error}");
+    };
+    assert_eq!((path.as_str(), owner.as_str()), ("/dev/shm", "uid 0"));
+    assert!(roots.names("/dev/shm").is_empty());
+}
+
+#[test]
+fn a_folder_that_fails_one_rank_means_tcp_on_all_ranks_or_an_error_on_all() {
+    if !may_unshare() {
+        return;
+    }
+    let troubles = [
+        "mount -t tmpfs -o size=4k tmpfs /dev/shm",
+        "mount -t tmpfs -o size=1m,ro tmpfs /dev/shm",
+        "mount --bind /dev/shm /dev/shm; mount -o remount,bind,ro /dev/shm",
+        NO_SHM,
+    ];
+    thread::scope(|scope| {
+        for trouble in troubles {
+            scope.spawn(move || {
+                let namespace = Namespace::new(trouble);
+                let words = namespace.words();
+                let words: Vec<_> = words.iter().map(String::as_str).collect();
+                for rank in 0..3 {
+                    let (reason, error) = refused_alike(|| job(3).wrapped_rank(rank, &words));
+                    for text in [reason, error.to_string()] {
+                        assert!(text.contains("/dev/shm"), "{trouble}, rank {rank}: {text}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn one_rank_of_another_user_means_tcp_on_all_ranks_or_an_error_on_all() {
+    if !may_unshare() {
+        return;
+    }
+    for stranger in [0, 1] {
+        // A folder of one user is no place to meet for two.
+        let (reason, error) = refused_alike(|| {
+            let port = TcpListener::bind(("127.0.0.1", 0))
+                .and_then(|socket| socket.local_addr())
+                .expect("a free port")
+                .port();
+            job(3)
+                .var("RANKPACT_RENDEZVOUS", format!("tcp://127.0.0.1:{port}"))
+                .var("RANKPACT_TOKEN", "of two users")
+                .wrapped_rank(stranger, &NOBODY)
+        });
+        let owner = if stranger == 0 { "uid 65534" } else { "uid 0" };
+        for text in [reason, error.to_string()] {
+            assert!(text.contains("/dev/shm/") && text.contains(owner), "{text}");
+        }
+        // One who may open the file of another user does not take it for its own.
+        match (&*error.kind, stranger) {
+            (ErrorKind::Foreign { .. }, 0) | (ErrorKind::Permission { .. }, 1) => {}
+            _ => panic!("{error}"),
+        }
+    }
 }
 
 #[test]
 fn no_folder_at_all_means_tcp_on_all_ranks_or_an_error_on_all() {
-    let (ranks, said) = path_after_rounds(
-        job(2)
-            .path(PathChoice::Auto)
-            .var("RANKPACT_SHM_DIR", "/no/such/folder"),
-    );
-    for said in &said {
-        assert!(
-            said.starts_with("tcp: ") && said.contains("/no/such/folder"),
-            "{said}"
-        );
-    }
-    finish(ranks);
-    let mut ranks = job(2)
-        .path(PathChoice::Table)
-        .var("RANKPACT_SHM_DIR", "/no/such/folder")
-        .start(|_| ["group g", "min g", "hold end"]);
-    for rank in ranks.all() {
-        let text = ranks.report(rank, "min g").error().to_string();
+    let (reason, error) = refused_alike(|| job(2).var("RANKPACT_SHM_DIR", "/no/such/folder"));
+    for text in [reason, error.to_string()] {
         assert!(text.contains("/no/such/folder"), "{text}");
     }
-    finish(ranks);
 }
 
 /// Every rank with a `/dev/shm` of its own, as in two containers of one pod.
@@ -245,7 +344,7 @@ fn ranks_in_their_own_pid_namespaces_share_a_table_and_notice_a_death() {
         ranks.all_hold("waiting");
         ranks.go(0);
         ranks.go(2);
-        std::thread::sleep(Duration::from_millis(150));
+        thread::sleep(Duration::from_millis(150));
         ranks.signal(1, Signal::SIGKILL);
         for rank in [0, 2] {
             let failed = ranks.report(rank, "min g");
@@ -338,32 +437,6 @@ fn what_others_left_in_the_folder_is_neither_followed_nor_removed() {
         .expect("it is still there")
         .count();
     assert_eq!(left, 4);
-}
-
-#[test]
-fn killing_all_ranks_at_any_moment_leaves_no_name_behind() {
-    for cycle in 0..30_u64 {
-        let mut ranks = job(4).path(PathChoice::Auto).start(|_| {
-            [
-                "group g",
-                "ready g",
-                "hold running",
-                "min g slots=8 count=1000000",
-            ]
-        });
-        ranks.all_hold("running");
-        ranks.all_go();
-        // A different moment each time; none of them is special.
-        std::thread::sleep(Duration::from_micros(cycle * 7919 % 12_000));
-        for rank in ranks.all() {
-            ranks.signal(rank, Signal::SIGKILL);
-        }
-        for rank in ranks.all() {
-            ranks.ended(rank);
-        }
-        // What those said that were killed a moment later is of no interest; what they left is.
-        ranks.nothing_is_left();
-    }
 }
 
 #[test]
@@ -481,16 +554,8 @@ fn no_privilege_is_needed() {
     if !may_unshare() {
         return;
     }
-    let job = job(2).path(PathChoice::Table).wrapped(&[
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--bounding-set=-all",
-        "--no-new-privs",
-    ]);
-    std::os::unix::fs::chown(job.folder(), Some(65534), Some(65534)).expect("this is root");
-    let (ranks, said) = path_after_rounds(job);
+    let job = job(2).path(PathChoice::Table).wrapped(&NOBODY);
+    let (ranks, said) = path_after_rounds(may_meet(job));
     assert!(
         said.iter().all(|said| said.starts_with("table")),
         "{said:?}"

@@ -9,7 +9,7 @@ mod join;
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
@@ -20,7 +20,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use rankpact_shm::Process;
 
 use crate::envelope::{Filled, Garbage, Inbox};
-use crate::socket::patience;
+use crate::socket::{Stream, patience};
 use frame::{BODY, HEADER, Kind, PAYLOAD, POISON};
 pub(crate) use frame::{Frame, LABEL};
 
@@ -187,7 +187,7 @@ enum End {
 
 #[derive(Debug)]
 struct Peer {
-    stream: TcpStream,
+    stream: Stream,
     inbox: Inbox,
     /// Header of the frame it gets.
     header: [u8; HEADER],
@@ -215,7 +215,7 @@ enum Found {
 }
 
 impl Peer {
-    fn new(stream: TcpStream, mut inbox: Inbox) -> Self {
+    fn new(stream: Stream, mut inbox: Inbox) -> Self {
         inbox.set_limit(BODY);
         Self {
             stream,
@@ -316,7 +316,7 @@ impl Peer {
 
     /// Reads once.
     fn fill(&mut self) -> Filled {
-        let filled = self.inbox.fill(&mut self.stream);
+        let filled = self.inbox.fill(&mut *self.stream);
         self.fresh = !self.inbox.is_brimming();
         match filled {
             Ok(Filled::End) | Err(_) => {

@@ -1,5 +1,5 @@
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 use socket2::SockRef;
 
@@ -90,7 +90,7 @@ fn in_threads(meshes: Vec<Mesh>, work: impl Fn(Mesh) + Send + Sync + Copy) {
 }
 
 /// A mesh at place 0 of two, and the bare socket of its peer at place 1.
-fn beside_a_socket() -> (Mesh, TcpStream) {
+fn beside_a_socket() -> (Mesh, Stream) {
     let listener = Mesh::listen(LOOPBACK).unwrap();
     let addresses = [listener.local_addr().unwrap(); 2];
     let claim = Claim {
@@ -552,7 +552,7 @@ fn connected_and_accepted_sockets_have_no_delay_and_keepalive() {
         for mesh in Mesh::pairs(3).unwrap() {
             for (_, peer) in mesh.numbered() {
                 assert!(peer.stream.nodelay().unwrap());
-                assert!(SockRef::from(&peer.stream).keepalive().unwrap());
+                assert!(SockRef::from(&*peer.stream).keepalive().unwrap());
             }
         }
     });

@@ -4,7 +4,7 @@ use rankpact_shm::Process;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use super::message::{Reply, Request, cut};
 use super::{BODY, Ended, LinkError};
 use crate::envelope::{Filled, HEAD, Inbox};
 use crate::gate::{Claim, Purpose, Visitor};
+use crate::socket::Stream;
 use crate::token::Token;
 
 /// How much longer than a deadline a link waits for the server's list of the missing.
@@ -45,7 +46,7 @@ pub(crate) struct Link {
 
 struct Shared {
     /// Held for one whole message: halves of two messages must not mix.
-    writer: Mutex<TcpStream>,
+    writer: Mutex<Stream>,
     state: Mutex<State>,
 }
 
@@ -93,7 +94,7 @@ impl Link {
             entered.map_err(|trouble| LinkError::Unreachable { address, trouble })?;
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(WRITE))?;
-        let source = stream.try_clone()?;
+        let source = Stream::new(stream.try_clone()?)?;
         let shared = Arc::new(Shared {
             writer: Mutex::new(stream),
             state: Mutex::default(),
@@ -300,7 +301,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn writer(&self) -> MutexGuard<'_, TcpStream> {
+    fn writer(&self) -> MutexGuard<'_, Stream> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -321,7 +322,7 @@ impl Shared {
     }
 
     /// The reader thread: until the server hangs up, or a close runs out of patience and shuts the socket.
-    fn read(&self, mut stream: TcpStream, mut inbox: Inbox) {
+    fn read(&self, mut stream: Stream, mut inbox: Inbox) {
         inbox.set_limit(HEAD + BODY);
         loop {
             match inbox.peek() {
@@ -333,7 +334,7 @@ impl Shared {
                     self.take(reply);
                 }
                 Ok(None) => {
-                    if !matches!(inbox.fill(&mut stream), Ok(Filled::Some | Filled::Nothing)) {
+                    if !matches!(inbox.fill(&mut *stream), Ok(Filled::Some | Filled::Nothing)) {
                         break;
                     }
                 }

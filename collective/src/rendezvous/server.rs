@@ -1,9 +1,9 @@
 //! Rank 0's side of the rendezvous: one thread that polls all connections.
 
-use rankpact_shm::Process;
+use rankpact_shm::{CloseOnFork, Process};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
@@ -16,7 +16,7 @@ use super::message::{Reply, Request};
 use super::{BODY, LinkError};
 use crate::envelope::{Filled, Inbox};
 use crate::gate::{Admitted, Gate, Purpose};
-use crate::socket::{Outbox, patience};
+use crate::socket::{Outbox, Stream, patience};
 use crate::token::Token;
 
 /// The longest sleep; nothing depends on it but how long a missed wake-up could last.
@@ -35,7 +35,7 @@ const WAITING: usize = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct Server {
     /// Dropping this end wakes the thread and tells it to stop.
-    waker: Option<UnixStream>,
+    waker: Option<CloseOnFork<UnixStream>>,
     /// Disconnects when the thread has ended.
     ended: mpsc::Receiver<()>,
     thread: Option<JoinHandle<()>>,
@@ -49,6 +49,7 @@ impl Server {
     /// The system refuses a socket or a thread.
     pub(crate) fn start(listener: TcpListener, token: Token, size: usize) -> io::Result<Self> {
         let (waker, woken) = UnixStream::pair()?;
+        let waker = CloseOnFork::new(waker)?;
         let gate = Gate::new(listener, token, Purpose::Rendezvous, size)?;
         let seats = (0..size).map(|_| Seat::Empty).collect();
         let desk = Desk {
@@ -75,7 +76,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.owner.is_here() {
-            // The thread is the parent's. The waker is a copy, and the parent's end stays open.
+            // The thread is the parent's, and so is its waker.
             return;
         }
         drop(self.waker.take());
@@ -123,7 +124,7 @@ fn serve(mut gate: Gate, mut desk: Desk, woken: &UnixStream) {
 
 #[derive(Debug)]
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     inbox: Inbox,
     outbox: Outbox,
 }
@@ -236,7 +237,7 @@ impl Desk {
         self.expire(Instant::now());
         for rank in 0..self.seats.len() {
             if let Seat::Live(connection) = &mut self.seats[rank] {
-                let flushed = connection.outbox.flush(&mut connection.stream);
+                let flushed = connection.outbox.flush(&mut *connection.stream);
                 // A broken pipe may still hold a goodbye; only its end tells a death from an exit.
                 if flushed.is_err() {
                     self.hear(rank);
@@ -256,7 +257,7 @@ impl Desk {
         let mut requests = Vec::new();
         let mut gone = connection.outbox.waiting() > WAITING;
         for _ in 0..READS {
-            let filled = connection.inbox.fill(&mut connection.stream);
+            let filled = connection.inbox.fill(&mut *connection.stream);
             loop {
                 match connection.inbox.peek() {
                     Ok(Some(body)) => match Request::decode(body) {
@@ -397,7 +398,7 @@ impl Desk {
 
     fn vacate(&mut self, rank: usize, seat: Seat) {
         if let Seat::Live(mut connection) = std::mem::replace(&mut self.seats[rank], seat) {
-            let _ = connection.outbox.flush(&mut connection.stream);
+            let _ = connection.outbox.flush(&mut *connection.stream);
         }
         if matches!(self.seats[rank], Seat::Died) {
             (0..self.seats.len()).for_each(|other| self.say(other, &Reply::Died { rank }));
@@ -488,14 +489,14 @@ impl Desk {
                 let Seat::Live(connection) = seat else {
                     continue;
                 };
-                let mut gone = connection.outbox.flush(&mut connection.stream).is_err();
+                let mut gone = connection.outbox.flush(&mut *connection.stream).is_err();
                 if connection.outbox.waiting() == 0 {
                     // Refused only by a socket that is closed already.
                     let _ = connection.stream.shutdown(Shutdown::Write);
                 }
                 let mut waste = Inbox::new(0);
                 gone |= !matches!(
-                    waste.fill(&mut connection.stream),
+                    waste.fill(&mut *connection.stream),
                     Ok(Filled::Some | Filled::Nothing)
                 );
                 if gone {
