@@ -168,14 +168,17 @@ fn calls(segment: Segment, rank: usize, first: u8, ladder: Ladder) {
                     ..Announcement::default()
                 };
                 let open = table.announce(Kind::Broadcast, "wide", 0, announcement, SHORT);
-                if open == Ok(true) {
-                    if shown(table.watch()) {
-                        shown(table.commit(SHORT));
+                let closed = open.and_then(|open| {
+                    let Some(mut open) = open else { return Ok(()) };
+                    if shown(open.watch()) {
+                        open.commit(SHORT)
                     } else {
-                        shown(Err::<(), _>(table.fail(Trouble::Died { rank: 1 - rank })));
+                        Err(open.fail(Trouble::Died { rank: 1 - rank }))
                     }
-                }
-                shown(open);
+                });
+                shown(closed);
+                let started = table.start(Kind::Min, "split", &[1, 2], SHORT);
+                shown(started.and_then(|started| table.finish(&started, SHORT)));
             }
         }
         (0..=8).for_each(|slot| drop(table.contributions(slot)));
