@@ -1,10 +1,11 @@
-//! The floor: a raw exchange of one and of two cache lines between two CPUs.
+//! The floor: a raw exchange of one and of two cache lines between two CPUs, and the reading of many fresh lines.
 //!
 //! `cargo bench -p rankpact-benches --bench floor -- [ROUNDS]`
 
 use comfy_table::{CellAlignment, Table, presets};
 use rankpact_shm::floor;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 const ROUNDS: usize = 1_000_000;
 
@@ -28,10 +29,9 @@ fn main() {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
-        "lines", "rounds", "min ns", "p50 ns", "p99 ns", "p99.9 ns", "max ns",
+        "what", "lines", "rounds", "min ns", "p50 ns", "p99 ns", "p99.9 ns", "max ns",
     ]);
-    for lines in [1, 2] {
-        let mut times = floor::exchange(rounds, lines, pin);
+    let mut row = |what: &str, lines: usize, mut times: Vec<Duration>| {
         times.sort_unstable();
         let at = |quantile: usize| {
             times[(times.len() - 1) * quantile / 1000]
@@ -40,10 +40,17 @@ fn main() {
         };
         let quantiles = [0, 500, 990, 999, 1000].map(at);
         table.add_row(
-            [lines.to_string(), rounds.to_string()]
+            [what.to_owned(), lines.to_string(), rounds.to_string()]
                 .into_iter()
                 .chain(quantiles),
         );
+    };
+    for lines in [1, 2] {
+        row("exchange", lines, floor::exchange(rounds, lines, pin));
+    }
+    // The last rank to arrive reads the rows of all others.
+    for lines in [1, 3, 7, 15, 31, 63] {
+        row("scan", lines, floor::scan(rounds, lines, pin));
     }
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Right);

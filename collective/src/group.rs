@@ -117,7 +117,7 @@ impl Group {
                 "a group of {ranks} threads: 1 to 64"
             )))
         })?;
-        let storage = Arc::new(Storage::heap(geometry, 1));
+        let storage = Arc::new(Storage::heap(geometry, 1).with_radix(geometry.radix(cpus())));
         let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
         let open = |(me, mut mesh): (usize, Mesh)| {
             mesh.share_cpus(ranks, cpus());

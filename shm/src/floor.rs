@@ -98,3 +98,54 @@ pub fn exchange(
     let [times, _] = threads.map(|thread| thread.join().unwrap_or_default());
     times
 }
+
+/// Times that one thread needs to read `lines` cache lines that another has just written: what the last rank to arrive
+/// pays where it reads the rows of `lines` peers.
+///
+/// `prepare` is called on each thread with 0 or 1, to pin it, say. Never ends if a thread is not scheduled: for benches
+/// only.
+#[must_use]
+pub fn scan(
+    rounds: usize,
+    lines: usize,
+    prepare: impl Fn(usize) + Send + Sync + 'static,
+) -> Vec<Duration> {
+    // Line 0 says that the others are written, line 1 that they have been read.
+    let shared: Arc<Vec<Lines>> = Arc::new((0..lines + 2).map(|_| Lines::default()).collect());
+    let prepare = Arc::new(prepare);
+    let wait = |shared: &[Lines], line: usize, round| {
+        while shared[line].words[0].load(Ordering::Acquire) < round {
+            crate::sync::spin_loop();
+        }
+    };
+    let writer = {
+        let (shared, prepare) = (Arc::clone(&shared), Arc::clone(&prepare));
+        thread::spawn(move || {
+            prepare(0);
+            for round in 1..=rounds as u64 {
+                for line in &shared[2..] {
+                    line.words[0].store(round, Ordering::Relaxed);
+                }
+                shared[0].words[0].store(round, Ordering::Release);
+                wait(&shared, 1, round);
+            }
+        })
+    };
+    let reader = thread::spawn(move || {
+        prepare(1);
+        let mut times = Vec::with_capacity(rounds);
+        for round in 1..=rounds as u64 {
+            wait(&shared, 0, round);
+            let before = Instant::now();
+            let sum = shared[2..]
+                .iter()
+                .fold(0, |sum, line| sum ^ line.words[0].load(Ordering::Relaxed));
+            std::hint::black_box(sum);
+            times.push(before.elapsed());
+            shared[1].words[0].store(round, Ordering::Release);
+        }
+        times
+    });
+    let _ = writer.join();
+    reader.join().unwrap_or_default()
+}
