@@ -39,7 +39,7 @@ mod map;
 #[cfg(not(loom))]
 mod segment;
 
-pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
+pub use call::{Announcement, CallView, FREE_WORDS, Kind, Reduction, Shape};
 #[cfg(not(loom))]
 pub use close_on_fork::CloseOnFork;
 pub use label::LabelError;

@@ -219,6 +219,11 @@ pub(crate) fn wake(storage: &Storage) {
     wake_fenced(storage);
 }
 
+/// Whether there is anybody to wake, after a full fence behind the word that could.
+pub(crate) fn anybody_sleeps(storage: &Storage) -> bool {
+    storage.control().waiters.load(Ordering::Relaxed) != 0
+}
+
 /// As [`wake`], where a full fence already lies between the word and this call.
 ///
 /// Whoever takes the bits makes the one call; a second waker finds none.

@@ -185,10 +185,8 @@ impl TablePath {
 }
 
 fn announce_bytes(bytes: &[u8]) -> Announcement {
-    let mut announcement = Announcement {
-        free: [bytes.len() as u64, 0, 0, 0, 0],
-        ..Announcement::default()
-    };
+    let mut announcement = Announcement::default();
+    announcement.free[0] = bytes.len() as u64;
     if bytes.len() > INLINE {
         announcement.travelling = bytes.len() as u64;
     } else {

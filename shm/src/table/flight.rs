@@ -1,8 +1,9 @@
 //! Split phase: a reduction is started, other work is done, and it is finished later.
 
-use super::{Posted, RoundError, Table, monotonic_ns};
-use crate::call::Kind;
+use super::{Overflow, Posted, RoundError, Table, monotonic_ns};
+use crate::call::Reduction;
 use crate::layout::MAX_SLOTS;
+use crate::park;
 use crate::sync::weakened;
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -42,7 +43,7 @@ impl Deref for Reduced {
 #[must_use = "a started reduction has no result before it is finished"]
 pub struct Started {
     round: u64,
-    result: Arc<OnceLock<Reduced>>,
+    result: Arc<OnceLock<Result<Reduced, Overflow>>>,
 }
 
 impl Started {
@@ -62,7 +63,7 @@ struct Flying {
     posted: Posted,
     own: Reduced,
     /// Shared with the handle, which may be gone.
-    result: Arc<OnceLock<Reduced>>,
+    result: Arc<OnceLock<Result<Reduced, Overflow>>>,
 }
 
 impl Flight {
@@ -102,9 +103,9 @@ impl Table {
     /// # Errors
     ///
     /// As [`Table::all_reduce`]; the failure may be that of an older round in flight.
-    pub fn start(
+    pub fn start<'a>(
         &mut self,
-        kind: Kind,
+        reduction: impl Into<Reduction<'a>>,
         label: &str,
         slots: &[i64],
         timeout: Duration,
@@ -117,7 +118,8 @@ impl Table {
         if self.flight.0.len() >= self.geometry().depth() && !weakened("O8") {
             self.land(timeout)?;
         }
-        let posted = self.post(kind, label, slots)?;
+        let posted = self.post(reduction.into(), label, slots)?;
+        self.wake_if_last(posted.round);
         let result = Arc::new(OnceLock::new());
         self.flight.0.push_back(Flying {
             posted,
@@ -139,7 +141,7 @@ impl Table {
         let budget = Budget::of(timeout);
         loop {
             if let Some(reduced) = started.result.get() {
-                return Ok(*reduced);
+                return Ok((*reduced)?);
             }
             let ours = |flying: &Flying| Arc::ptr_eq(&flying.result, &started.result);
             if !self.flight.0.iter().any(ours) {
@@ -155,17 +157,30 @@ impl Table {
         }
     }
 
+    /// Wakes whoever sleeps for `round` if this rank was the last to come: its first look may be long after this.
+    fn wake_if_last(&self, round: u64) {
+        let storage = &self.seat.storage;
+        if park::anybody_sleeps(storage)
+            && storage
+                .rows(round)
+                .iter()
+                .all(|row| row.stamp().is_round(round))
+        {
+            park::wake_fenced(storage);
+        }
+    }
+
     /// A blocking reduction behind others that are in flight.
     #[cold]
     pub(super) fn reduce_behind(
         &mut self,
-        kind: Kind,
+        reduction: Reduction<'_>,
         label: &str,
         slots: &mut [i64],
         timeout: Duration,
     ) -> Result<(), RoundError> {
         let budget = Budget::of(timeout);
-        let started = self.start(kind, label, slots, timeout)?;
+        let started = self.start(reduction, label, slots, timeout)?;
         let reduced = self.finish(&started, budget.left())?;
         slots.copy_from_slice(&reduced);
         Ok(())
@@ -207,12 +222,11 @@ impl Table {
         };
         let mut total = own;
         let settled = self.gather(posted, &own, &mut total.slots[..own.width], timeout);
-        if settled.is_ok() {
+        match &settled {
             // Set here alone, once for each round.
-            let _ = result.set(total);
-        } else {
-            self.flight.0.clear();
+            Ok(reduced) => drop(result.set(reduced.map(|()| total))),
+            Err(_) => self.flight.0.clear(),
         }
-        self.settle(posted.round, settled)
+        self.settle(posted.round, settled).map(drop)
     }
 }

@@ -25,9 +25,12 @@ impl Table {
         let rows = storage.rows(posted.round);
         let mine = &rows[self.seat.me];
         let hope = HOPE.min(self.ladder.spin).min(timeout);
-        // A row of two lines has no room for a partial result, nor has one that says when it arrived.
-        let possible =
-            posted.stamp.form() == Form::Short && self.timing.is_none() && !hope.is_zero();
+        // A row of two lines has no room for a partial result, nor has one that says when it arrived; and what is not
+        // folded row by row has none.
+        let possible = posted.stamp.form() == Form::Short
+            && posted.kind.folds_row_by_row()
+            && self.timing.is_none()
+            && !hope.is_zero();
         let mut climb = Climb::new(&self.ladder, hope);
         let within = possible
             && self.hop(
