@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::job::{self, Job};
 use crate::mesh::Mesh;
 use crate::op::{Call, Op};
-use crate::options::{Options, cpus};
+use crate::options::{Crowd, Options};
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
 use crate::path::{Path, Round};
@@ -119,12 +119,13 @@ impl Group {
         })?;
         let storage = Arc::new(Storage::heap(geometry, 1));
         let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
+        let ladder = options.ladder(Crowd::threads());
         let open = |(me, mut mesh): (usize, Mesh)| {
-            mesh.share_cpus(ranks, cpus());
+            mesh.climb(ladder);
             let path = if options.path == crate::PathChoice::Tcp {
                 Path::Tcp(TcpPath::new(mesh, options.timing))
             } else {
-                let table = options.seat(Arc::clone(&storage), me, ranks);
+                let table = options.seat(Arc::clone(&storage), me, ladder);
                 Path::Table(TablePath::new(table, mesh))
             };
             Self {

@@ -30,6 +30,8 @@ mod sync;
 mod table;
 
 #[cfg(not(loom))]
+pub mod cpus;
+#[cfg(not(loom))]
 pub mod floor;
 #[cfg(not(loom))]
 mod map;
@@ -43,7 +45,9 @@ pub use liveness::Liveness;
 #[cfg(not(loom))]
 pub use locks::Locks;
 pub use origin::{Cause, Failure, Missing};
-pub use park::Ladder;
+#[cfg(not(loom))]
+pub use park::Awake;
+pub use park::{Effort, Ladder};
 pub use process::Process;
 #[cfg(not(loom))]
 pub use segment::{Identity, Segment, SegmentError};

@@ -2,37 +2,47 @@
 
 use crate::storage::Storage;
 use crate::sync::{Ordering, full_fence};
+use std::cell::Cell;
 use std::time::Duration;
 
 /// How a rank waits. A local field: ranks of one group may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ladder {
-    /// Spin for so long; zero where more threads wait than there are CPUs, for a spin then only delays its peer.
+    /// Spin for so long.
     pub spin: Duration,
+    /// But only while at most so many threads of this process wait awake: where more threads wait than there are CPUs, a
+    /// spin delays the very peer it waits for.
+    pub spinners: usize,
     /// Then yield the CPU between polls for so long.
     pub yields: Duration,
     /// Then sleep, looking up each time so much has passed: a dead peer is reported within one slice.
     pub slice: Duration,
 }
 
-/// Between two checks on the peers of a wait that never sleeps, and the longest sleep.
-const SLICE: Duration = Duration::from_millis(50);
-/// Beyond what ranks of a steady job lag behind each other, so that light load adds no wake-up to each round.
-const YIELDS: Duration = Duration::from_micros(500);
-const SPIN: Duration = Duration::from_micros(20);
-
 impl Ladder {
-    /// Spin only if every waiter can have a CPU of its own, then yield, then sleep.
+    /// The longest slice of a built-in ladder, and between two checks on the peers of a wait that never sleeps.
+    pub const SLICE: Duration = Duration::from_millis(50);
+    /// Beyond what ranks of a steady job lag behind each other, so that light load adds no wake-up to each round.
+    const YIELDS: Duration = Duration::from_micros(500);
+    const SPIN: Duration = Duration::from_micros(20);
+
+    const PARKING: Self = Self {
+        spin: Duration::ZERO,
+        spinners: usize::MAX,
+        yields: Duration::ZERO,
+        slice: Self::SLICE,
+    };
+
+    /// Spin if every thread that waits can have a CPU of its own, then yield, then sleep.
+    ///
+    /// `processes` share `cpus`, and by symmetry each has as many waiting threads as this one.
     #[must_use]
-    pub fn auto(waiters: usize, cpus: usize) -> Self {
+    pub fn auto(processes: usize, cpus: usize) -> Self {
         Self {
-            spin: if waiters <= cpus {
-                SPIN
-            } else {
-                Duration::ZERO
-            },
-            yields: YIELDS,
-            slice: SLICE,
+            spin: Self::SPIN,
+            spinners: cpus / processes.max(1),
+            yields: Self::YIELDS,
+            ..Self::PARKING
         }
     }
 
@@ -41,8 +51,7 @@ impl Ladder {
     pub fn spinning() -> Self {
         Self {
             spin: Duration::MAX,
-            yields: Duration::ZERO,
-            slice: SLICE,
+            ..Self::PARKING
         }
     }
 
@@ -50,20 +59,160 @@ impl Ladder {
     #[must_use]
     pub fn yielding() -> Self {
         Self {
-            spin: Duration::ZERO,
             yields: Duration::MAX,
-            slice: SLICE,
+            ..Self::PARKING
         }
     }
 
     /// Sleep at once.
     #[must_use]
     pub fn parking() -> Self {
-        Self {
-            spin: Duration::ZERO,
-            yields: Duration::ZERO,
-            slice: SLICE,
+        Self::PARKING
+    }
+
+    /// How long to spin while so many threads of this process wait awake.
+    #[must_use]
+    pub fn spin_among(&self, awake: usize) -> Duration {
+        if awake <= self.spinners {
+            self.spin
+        } else {
+            Duration::ZERO
         }
+    }
+
+    /// How long to wait without sleeping where every poll costs system calls, and so is no better than a spin.
+    #[must_use]
+    pub fn awake_among(&self, awake: usize) -> Duration {
+        if awake <= self.spinners {
+            self.spin.saturating_add(self.yields)
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+/// What the rounds of a table have cost this rank in system calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// How often it went to sleep.
+    pub sleeps: u64,
+    /// How often it woke others.
+    pub wakes: u64,
+}
+
+/// Polls between two looks at the clock while spinning, and before the first.
+const CLOCK_EVERY: u32 = 64;
+
+/// What one spin in vain costs. Each round brings back one, so what fails seldom goes on.
+const VAIN: u32 = 4;
+/// Enough spins in vain.
+const ENOUGH: u32 = 32;
+/// How many waits then go without a spin before one tries again.
+const REST: u32 = 64;
+
+/// The waits of one table: how they go, what they teach, what they have cost.
+///
+/// Other jobs on the same CPUs cannot be counted, only be noticed: where the whole spin is in vain again and again, it is
+/// left out for a while. Rounds count here, no clock; and nothing of it reaches a peer.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    ladder: Ladder,
+    /// Polls of the next wait before it first looks at the clock. The only word here that a happy round reads.
+    bare: Cell<u32>,
+    vain: Cell<u32>,
+    last: Cell<u64>,
+    rest: Cell<u32>,
+    effort: Cell<Effort>,
+}
+
+impl Waits {
+    pub(crate) fn new(ladder: Ladder) -> Self {
+        let waits = Self {
+            ladder,
+            bare: Cell::default(),
+            vain: Cell::default(),
+            last: Cell::default(),
+            rest: Cell::default(),
+            effort: Cell::default(),
+        };
+        waits.prepare(ladder.spin_among(1));
+        waits
+    }
+
+    pub(crate) fn effort(&self) -> Effort {
+        self.effort.get()
+    }
+
+    fn prepare(&self, spin: Duration) {
+        self.bare.set(if spin.is_zero() { 0 } else { CLOCK_EVERY });
+    }
+
+    /// The spin of a wait in `round`, while so many threads of this process wait awake.
+    fn spin(&self, round: u64, awake: usize) -> Duration {
+        let rest = self.rest.get();
+        let spin = if rest > 0 {
+            self.rest.set(rest - 1);
+            // Rounds that did not try bring nothing back.
+            self.last.set(round);
+            Duration::ZERO
+        } else {
+            self.ladder.spin_among(awake)
+        };
+        self.prepare(spin);
+        spin
+    }
+
+    /// Says that the spin of `round` has passed in vain.
+    fn spun_in_vain(&self, round: u64) {
+        let since = round.wrapping_sub(self.last.replace(round));
+        let left = self
+            .vain
+            .get()
+            .saturating_sub(u32::try_from(since).unwrap_or(u32::MAX));
+        let vain = (left + VAIN).min(ENOUGH + VAIN);
+        self.vain.set(vain);
+        if vain >= ENOUGH {
+            self.rest.set(REST);
+        }
+    }
+
+    /// Sleeps for at most `slice` unless `look` finds something new after this rank has registered.
+    ///
+    /// No wake-up is lost: the sleeper registers (a), fences, looks (b); the waker writes (c), fences, reads the waiters
+    /// (d). Of two sequentially consistent fences one comes first. If the sleeper's does, (d) sees (a) and wakes; if the
+    /// waker's does, (b) sees (c) and does not sleep. A wake between (b) and the system call has changed the futex word
+    /// since the ticket was read, and the kernel returns at once.
+    pub(crate) fn sleep(
+        &self,
+        storage: &Storage,
+        me: usize,
+        slice: Duration,
+        look: impl FnOnce() -> bool,
+    ) {
+        let control = storage.control();
+        let ticket = control.futex.ticket();
+        control.waiters.fetch_or(1 << me, Ordering::Relaxed);
+        // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4 and W1.
+        full_fence("P2");
+        if !look() {
+            self.count(|effort| effort.sleeps += 1);
+            control.futex.sleep(ticket, slice);
+        }
+        control.waiters.fetch_and(!(1 << me), Ordering::Relaxed);
+    }
+
+    /// Wakes whoever sleeps, after a round of this rank; a full fence lies between what it wrote and this call.
+    #[inline(always)]
+    pub(crate) fn wake(&self, storage: &Storage) {
+        if wake_fenced(storage) {
+            self.count(|effort| effort.wakes += 1);
+        }
+    }
+
+    fn count(&self, what: impl FnOnce(&mut Effort)) {
+        let mut effort = self.effort.get();
+        what(&mut effort);
+        self.effort.set(effort);
     }
 }
 
@@ -80,38 +229,58 @@ pub(crate) enum Step {
 
 #[cfg(not(loom))]
 mod climb {
-    use super::{Ladder, Step};
-    use crate::sync::{spin_loop, yield_now};
+    use super::{CLOCK_EVERY, Step, Waits};
+    use crate::sync::{AtomicUsize, Ordering::Relaxed, spin_loop, yield_now};
     use std::time::{Duration, Instant};
 
-    /// Polls between two looks at the clock while spinning, and before the first.
-    const CLOCK_EVERY: u32 = 64;
+    /// Threads of this process that wait without sleeping. Only a hint: it orders nothing.
+    static AWAKE: AtomicUsize = AtomicUsize::new(0);
 
-    /// One wait, climbing the ladder. Costs nothing until the first poll has failed.
+    /// A thread that waits without sleeping, and so wants a CPU. It counts until this is dropped.
+    #[derive(Debug)]
+    pub struct Awake(());
+
+    impl Awake {
+        /// The calling thread, and how many threads of this process there are now, itself included.
+        #[must_use]
+        pub fn here() -> (Self, usize) {
+            (Self(()), AWAKE.fetch_add(1, Relaxed) + 1)
+        }
+    }
+
+    impl Drop for Awake {
+        fn drop(&mut self) {
+            AWAKE.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// One wait, climbing the ladder. Costs nothing until the first polls have failed.
     #[derive(Debug)]
     pub(crate) struct Climb<'a> {
-        ladder: &'a Ladder,
+        waits: &'a Waits,
+        round: u64,
         timeout: Duration,
         /// Polls left before the next look at the clock; none once the spin is over.
         bare: u32,
         started: Option<Instant>,
+        spin: Duration,
         next_slice: Duration,
+        /// From the first look at the clock to the first sleep.
+        awake: Option<Awake>,
     }
 
     impl<'a> Climb<'a> {
         #[inline(always)]
-        pub(crate) fn new(ladder: &'a Ladder, timeout: Duration) -> Self {
-            let bare = if ladder.spin.is_zero() {
-                0
-            } else {
-                CLOCK_EVERY
-            };
+        pub(crate) fn new(waits: &'a Waits, round: u64, timeout: Duration) -> Self {
             Self {
-                ladder,
+                waits,
+                round,
                 timeout,
-                bare,
+                bare: waits.bare.get(),
                 started: None,
-                next_slice: ladder.slice,
+                spin: Duration::ZERO,
+                next_slice: waits.ladder.slice,
+                awake: None,
             }
         }
 
@@ -128,43 +297,134 @@ mod climb {
 
         #[cold]
         fn climb(&mut self, sleep: impl FnOnce(Duration)) -> Step {
-            let waited = self.started.get_or_insert_with(Instant::now).elapsed();
+            let waited = match self.started {
+                Some(started) => started.elapsed(),
+                None => self.begin(),
+            };
             if waited >= self.timeout {
                 return Step::Expired { waited };
             }
+            let ladder = &self.waits.ladder;
             if waited >= self.next_slice {
-                self.next_slice = waited + self.ladder.slice;
+                self.next_slice = waited + ladder.slice;
                 return Step::Slice { waited };
             }
-            if waited < self.ladder.spin {
+            if waited < self.spin {
                 self.bare = CLOCK_EVERY;
-            } else if waited < self.ladder.spin.saturating_add(self.ladder.yields) {
+                return Step::Again;
+            }
+            if !std::mem::take(&mut self.spin).is_zero() {
+                self.waits.spun_in_vain(self.round);
+            }
+            // A spin that was left out is yielded instead: the sleep begins when it would have.
+            if waited < ladder.spin.saturating_add(ladder.yields) {
                 yield_now();
             } else {
+                self.awake = None;
                 sleep((self.next_slice - waited).min(self.timeout - waited));
             }
             Step::Again
+        }
+
+        fn begin(&mut self) -> Duration {
+            let (awake, threads) = Awake::here();
+            self.awake = Some(awake);
+            self.spin = self.waits.spin(self.round, threads);
+            self.started = Some(Instant::now());
+            Duration::ZERO
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use crate::park::{ENOUGH, Ladder, REST, VAIN};
+
+        fn waits() -> Waits {
+            Waits::new(Ladder::auto(1, 1))
+        }
+
+        #[test]
+        fn a_ladder_spins_only_while_every_waiting_thread_can_have_a_cpu() {
+            let spins = |processes, cpus, threads| {
+                !Ladder::auto(processes, cpus).spin_among(threads).is_zero()
+            };
+            assert!(spins(2, 2, 1) && spins(2, 5, 2) && spins(1, 2, 2));
+            assert!(!spins(3, 2, 1) && !spins(2, 5, 3) && !spins(2, 2, 2));
+            assert!(!Ladder::spinning().spin_among(usize::MAX).is_zero());
+            assert!(Ladder::parking().spin_among(1).is_zero());
+        }
+
+        #[test]
+        fn spins_in_vain_are_left_out_for_a_while_and_then_tried_once() {
+            let waits = waits();
+            let mut round = 0;
+            let mut spins = |worth: bool| {
+                round += 1;
+                let spun = !waits.spin(round, 1).is_zero();
+                if spun && !worth {
+                    waits.spun_in_vain(round);
+                }
+                spun
+            };
+            let before = (0..).take_while(|_| spins(false)).count();
+            assert!(
+                before >= usize::try_from(ENOUGH / VAIN).expect("small"),
+                "{before}"
+            );
+            // The one that ended the counting above was the first to rest.
+            let rests = 1 + (0..).take_while(|_| !spins(false)).count();
+            assert_eq!(rests, usize::try_from(REST).expect("small"));
+            // That trial was in vain as well.
+            assert_eq!((0..).take_while(|_| !spins(true)).count(), rests);
+            assert!((0..1000).all(|_| spins(true)));
+        }
+
+        #[test]
+        fn spins_that_are_seldom_in_vain_go_on_for_ever() {
+            let waits = waits();
+            for round in 0..10_000 {
+                assert!(!waits.spin(round, 1).is_zero());
+                if round % u64::from(VAIN) == 0 {
+                    waits.spun_in_vain(round);
+                }
+            }
+        }
+
+        #[test]
+        fn a_thread_counts_as_awake_until_it_sleeps() {
+            let waits = Waits::new(Ladder::parking());
+            let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
+            assert!(climb.awake.is_none());
+            let mut slept = false;
+            // A parking ladder sleeps at its first step.
+            assert_eq!(climb.step(|_| slept = true), Step::Again);
+            assert!(slept && climb.awake.is_none());
+            let waits = Waits::new(Ladder::yielding());
+            let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
+            assert_eq!(climb.step(|_| unreachable!("it yields")), Step::Again);
+            assert!(climb.awake.is_some());
         }
     }
 }
 
 #[cfg(loom)]
 mod climb {
-    use super::{Ladder, Step};
+    use super::{Step, Waits};
     use std::time::Duration;
 
     /// In models time does not pass: `timeout` in nanoseconds is how many polls may fail, and a ladder that neither
     /// spins nor yields sleeps, for as long as nobody wakes it.
     #[derive(Debug)]
     pub(crate) struct Climb<'a> {
-        ladder: &'a Ladder,
+        waits: &'a Waits,
         polls_left: u128,
     }
 
     impl<'a> Climb<'a> {
-        pub(crate) fn new(ladder: &'a Ladder, timeout: Duration) -> Self {
+        pub(crate) fn new(waits: &'a Waits, _round: u64, timeout: Duration) -> Self {
             Self {
-                ladder,
+                waits,
                 polls_left: timeout.as_nanos(),
             }
         }
@@ -176,8 +436,9 @@ mod climb {
                     waited: Duration::ZERO,
                 };
             }
-            if self.ladder.spin.is_zero() && self.ladder.yields.is_zero() {
-                sleep(self.ladder.slice);
+            let ladder = &self.waits.ladder;
+            if ladder.spin.is_zero() && ladder.yields.is_zero() {
+                sleep(ladder.slice);
             } else {
                 crate::sync::yield_now();
             }
@@ -186,25 +447,9 @@ mod climb {
     }
 }
 
+#[cfg(not(loom))]
+pub use climb::Awake;
 pub(crate) use climb::Climb;
-
-/// Sleeps for at most `slice` unless `look` finds something new after this rank has registered.
-///
-/// No wake-up is lost: the sleeper registers (a), fences, looks (b); the waker writes (c), fences, reads the waiters (d).
-/// Of two sequentially consistent fences one comes first. If the sleeper's does, (d) sees (a) and wakes; if the waker's
-/// does, (b) sees (c) and does not sleep. A wake between (b) and the system call has changed the futex word since the
-/// ticket was read, and the kernel returns at once.
-pub(crate) fn sleep(storage: &Storage, me: usize, slice: Duration, look: impl FnOnce() -> bool) {
-    let control = storage.control();
-    let ticket = control.futex.ticket();
-    control.waiters.fetch_or(1 << me, Ordering::Relaxed);
-    // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4 and W1.
-    full_fence("P2");
-    if !look() {
-        control.futex.sleep(ticket, slice);
-    }
-    control.waiters.fetch_and(!(1 << me), Ordering::Relaxed);
-}
 
 /// Wakes whoever sleeps, after a word was written that can end somebody's wait.
 pub(crate) fn wake(storage: &Storage) {
@@ -213,15 +458,16 @@ pub(crate) fn wake(storage: &Storage) {
     wake_fenced(storage);
 }
 
-/// As [`wake`], where a full fence already lies between the word and this call.
+/// As [`wake`], where a full fence already lies between the word and this call; whether anybody slept.
 ///
 /// Whoever takes the bits makes the one call; a second waker finds none.
 #[inline(always)]
-pub(crate) fn wake_fenced(storage: &Storage) {
+fn wake_fenced(storage: &Storage) -> bool {
     let control = storage.control();
-    if control.waiters.load(Ordering::Relaxed) != 0
-        && control.waiters.swap(0, Ordering::Relaxed) != 0
-    {
+    let slept = control.waiters.load(Ordering::Relaxed) != 0
+        && control.waiters.swap(0, Ordering::Relaxed) != 0;
+    if slept {
         control.futex.wake_all();
     }
+    slept
 }

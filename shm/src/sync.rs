@@ -8,7 +8,7 @@ mod real {
     use std::time::Duration;
 
     pub(crate) use std::sync::Mutex;
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use std::{hint::spin_loop, thread::yield_now};
 
     /// Whether a model asked for this tag to be weakened: never outside of models.

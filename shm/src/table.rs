@@ -6,7 +6,7 @@ use crate::layout::{Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::{State, Word, give_up};
-use crate::park::{self, Climb, Ladder, Step};
+use crate::park::{self, Climb, Effort, Ladder, Step, Waits};
 use crate::process::Process;
 use crate::row::form_of;
 use crate::storage::Storage;
@@ -79,7 +79,7 @@ pub struct Table {
     /// The round the next call gets.
     next: u64,
     labels: Interned,
-    ladder: Ladder,
+    waits: Waits,
     peers: Option<Box<dyn Liveness>>,
     notice: Option<Notice>,
     failure: Option<Failure>,
@@ -133,7 +133,7 @@ impl Table {
             }),
             next,
             labels: Interned::default(),
-            ladder,
+            waits: Waits::new(ladder),
             peers: None,
             notice: None,
             failure: None,
@@ -191,6 +191,12 @@ impl Table {
     #[must_use]
     pub fn timing(&self) -> Option<Timing> {
         self.timing
+    }
+
+    /// What the rounds so far have cost in system calls.
+    #[must_use]
+    pub fn effort(&self) -> Effort {
+        self.waits.effort()
     }
 
     /// A handle that any thread of this process may use to abort the group.
@@ -469,9 +475,9 @@ impl Table {
         let mut stranger = scan(&mut pending);
         if pending == 0 {
             // Only who finds everything there at the first look can be what a sleeper waits for.
-            park::wake_fenced(&seat.storage);
+            self.waits.wake(&seat.storage);
         }
-        let mut climb = Climb::new(&self.ladder, timeout);
+        let mut climb = Climb::new(&self.waits, round, timeout);
         let (mut complete, mut told) = (false, false);
         while pending != 0 {
             if complete {
@@ -485,7 +491,7 @@ impl Table {
                 seat.surrender(round, &Reason::Mismatch { rank })?;
                 complete = true;
             } else {
-                match climb.step(|slice| park::sleep(&seat.storage, seat.me, slice, asleep)) {
+                match climb.step(|slice| self.waits.sleep(&seat.storage, seat.me, slice, asleep)) {
                     Step::Again => {}
                     Step::Slice { waited } => {
                         self.inspect(round, pending, &|peer| look(peer).is_some())?;

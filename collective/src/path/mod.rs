@@ -13,6 +13,10 @@ use tcp::TcpPath;
 
 /// How the rounds of one group travel.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one for each group; a call must not follow one more pointer"
+)]
 pub(crate) enum Path {
     /// The group has one rank: nothing travels.
     Alone {
