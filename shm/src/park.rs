@@ -1,7 +1,7 @@
 //! Waiting: bare polls, a spin bounded in time, yields, then sleep on a shared futex in slices.
 
 use crate::storage::Storage;
-use crate::sync::{Ordering, full_fence};
+use crate::sync::{AtomicU64, Ordering, full_fence};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -186,25 +186,26 @@ impl Waits {
         &self,
         storage: &Storage,
         me: usize,
+        round: u64,
         slice: Duration,
         look: impl FnOnce() -> bool,
     ) {
-        let control = storage.control();
-        let ticket = control.futex.ticket();
-        control.waiters.fetch_or(1 << me, Ordering::Relaxed);
+        let (futex, waiters) = (&storage.control().futex, waiters(storage, round));
+        let ticket = futex.ticket();
+        waiters.fetch_or(1 << me, Ordering::Relaxed);
         // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4 and W1.
         full_fence("P2");
         if !look() {
             self.count(|effort| effort.sleeps += 1);
-            control.futex.sleep(ticket, slice);
+            futex.sleep(ticket, slice);
         }
-        control.waiters.fetch_and(!(1 << me), Ordering::Relaxed);
+        waiters.fetch_and(!(1 << me), Ordering::Relaxed);
     }
 
-    /// Wakes whoever sleeps, after a round of this rank; a full fence lies between what it wrote and this call.
+    /// Wakes whoever sleeps in `round`; a full fence lies between what this rank wrote for it and this call.
     #[inline(always)]
-    pub(crate) fn wake(&self, storage: &Storage) {
-        if wake_fenced(storage) {
+    pub(crate) fn wake(&self, storage: &Storage, round: u64) {
+        if wake_fenced(storage, waiters(storage, round)) {
             self.count(|effort| effort.wakes += 1);
         }
     }
@@ -451,23 +452,29 @@ mod climb {
 pub use climb::Awake;
 pub(crate) use climb::Climb;
 
-/// Wakes whoever sleeps, after a word was written that can end somebody's wait.
+/// Who sleeps in `round`. No rank is two rounds ahead of another that has yet to wake somebody.
+#[inline(always)]
+fn waiters(storage: &Storage, round: u64) -> &AtomicU64 {
+    &storage.control().waiters[usize::from(round % 2 == 1)]
+}
+
+/// Wakes whoever sleeps in any round, after a word was written that can end all waits.
 pub(crate) fn wake(storage: &Storage) {
     // ORDERING [W1] SeqCst fence between that word and the look at the waiters: pairs with P2.
     full_fence("W1");
-    wake_fenced(storage);
+    for waiters in &storage.control().waiters {
+        wake_fenced(storage, waiters);
+    }
 }
 
-/// As [`wake`], where a full fence already lies between the word and this call; whether anybody slept.
+/// Wakes `waiters`, where a full fence lies between the word that ends their wait and this call; whether there were any.
 ///
 /// Whoever takes the bits makes the one call; a second waker finds none.
 #[inline(always)]
-fn wake_fenced(storage: &Storage) -> bool {
-    let control = storage.control();
-    let slept = control.waiters.load(Ordering::Relaxed) != 0
-        && control.waiters.swap(0, Ordering::Relaxed) != 0;
+fn wake_fenced(storage: &Storage, waiters: &AtomicU64) -> bool {
+    let slept = waiters.load(Ordering::Relaxed) != 0 && waiters.swap(0, Ordering::Relaxed) != 0;
     if slept {
-        control.futex.wake_all();
+        storage.control().futex.wake_all();
     }
     slept
 }

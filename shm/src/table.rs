@@ -475,7 +475,7 @@ impl Table {
         let mut stranger = scan(&mut pending);
         if pending == 0 {
             // Only who finds everything there at the first look can be what a sleeper waits for.
-            self.waits.wake(&seat.storage);
+            self.waits.wake(&seat.storage, round);
         }
         let mut climb = Climb::new(&self.waits, round, timeout);
         let (mut complete, mut told) = (false, false);
@@ -491,7 +491,10 @@ impl Table {
                 seat.surrender(round, &Reason::Mismatch { rank })?;
                 complete = true;
             } else {
-                match climb.step(|slice| self.waits.sleep(&seat.storage, seat.me, slice, asleep)) {
+                match climb.step(|slice| {
+                    self.waits
+                        .sleep(&seat.storage, seat.me, round, slice, asleep)
+                }) {
                     Step::Again => {}
                     Step::Slice { waited } => {
                         self.inspect(round, pending, &|peer| look(peer).is_some())?;
