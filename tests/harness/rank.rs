@@ -1,7 +1,7 @@
 //! A rank of a test: takes the steps that its arguments name, and reports each as one line of JSON.
 //!
 //! ```text
-//! --timing  --salt N                       before the steps
+//! --timing  --storm  --salt N              before the steps; storm: a signal each millisecond, from before the join
 //! hold NAME                                wait for a line on stdin
 //! group G [ranks=0,2] [timeout=MS]         make a group
 //! path G | ready G | close G | leave G     leave: drop without another word
@@ -13,6 +13,7 @@
 //! parallel G,H STEP ...                    the step on each group, in a thread of its own
 //! begin STEP ...                           the step on a group in a thread that nobody waits for
 //! panic G                                  a thread that owns the group panics
+//! cpus                                     how many CPUs this process may keep busy
 //! abort REASON ... | sleep MS | exit | crash
 //! ```
 
@@ -26,8 +27,10 @@ fn main() {}
 
 #[cfg(not(loom))]
 mod steps {
+    use nix::libc;
     use nix::sys::prctl::set_pdeathsig;
-    use nix::sys::signal::Signal;
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use nix::time::ClockId;
     use rankpact_cache::conformance::scenarios;
     use rankpact_collective::{Call, Error, Group, Join, Op, World};
     use rankpact_tests::{Failure, Range, Report, Values, behaviour, bytes};
@@ -55,10 +58,11 @@ mod steps {
             let word = words.remove(0);
             match word.split_once('=') {
                 Some(("--salt", value)) => salt = value.parse().expect("a number"),
+                None if word == "--storm" => storm(),
                 _ => join.options.timing = true,
             }
         }
-        let started = Instant::now();
+        let started = Start::now();
         let world = match World::connect(join) {
             Ok(world) => world,
             Err(error) => {
@@ -77,11 +81,12 @@ mod steps {
         }
     }
 
-    fn say(step: &str, round: u64, started: Instant, outcome: Outcome) {
+    fn say(step: &str, round: u64, started: Start, outcome: Outcome) {
         let report = Report {
             step: step.to_owned(),
             round,
-            ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ms: millis(started.at.elapsed()),
+            cpu_ms: millis(cpu_time().saturating_sub(started.cpu)),
             outcome,
         };
         let mut line = serde_json::to_string(&report).expect("a report is JSON");
@@ -97,6 +102,62 @@ mod steps {
         }
     }
 
+    /// When a step began, and how much CPU time the process had used by then.
+    #[derive(Clone, Copy)]
+    struct Start {
+        at: Instant,
+        cpu: Duration,
+    }
+
+    impl Start {
+        fn now() -> Self {
+            Self {
+                at: Instant::now(),
+                cpu: cpu_time(),
+            }
+        }
+    }
+
+    fn cpu_time() -> Duration {
+        ClockId::CLOCK_PROCESS_CPUTIME_ID
+            .now()
+            .expect("every process has this clock")
+            .into()
+    }
+
+    fn millis(time: Duration) -> u64 {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Interrupts this process each millisecond, and each millisecond of its CPU time, as debuggers and profilers do.
+    fn storm() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        // Without SA_RESTART: every system call that can be interrupted is.
+        let action = SigAction::new(
+            SigHandler::Handler(nothing),
+            SaFlags::empty(),
+            SigSet::empty(),
+        );
+        let every = libc::timeval {
+            tv_sec: 0,
+            tv_usec: 1000,
+        };
+        let timer = libc::itimerval {
+            it_interval: every,
+            it_value: every,
+        };
+        for (signal, clock) in [
+            (Signal::SIGALRM, libc::ITIMER_REAL),
+            (Signal::SIGPROF, libc::ITIMER_PROF),
+        ] {
+            // SAFETY: the handler does nothing.
+            unsafe { sigaction(signal, &action) }.expect("a handler");
+            // SAFETY: reads one valid structure, and is to write nothing.
+            let set = unsafe { libc::setitimer(clock, &raw const timer, std::ptr::null_mut()) };
+            assert_eq!(set, 0);
+        }
+    }
+
     fn given<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
         words
             .iter()
@@ -109,7 +170,7 @@ mod steps {
 
     impl Rank {
         fn step(&mut self, step: &str) {
-            let started = Instant::now();
+            let started = Start::now();
             let words: Vec<_> = step.split_whitespace().collect();
             let (verb, rest) = (words[0], &words[1..]);
             let outcome = match verb {
@@ -129,6 +190,7 @@ mod steps {
                     thread::sleep(Duration::from_millis(rest[0].parse().expect("a number")));
                     Ok(String::new())
                 }
+                "cpus" => Ok(rankpact_shm::cpus::available().to_string()),
                 "exit" => exit(0),
                 "crash" => abort(),
                 "abort" => {
@@ -210,7 +272,7 @@ mod steps {
                     let words: Vec<String> =
                         words[1..].iter().map(|word| (*word).to_owned()).collect();
                     thread::spawn(move || {
-                        let started = Instant::now();
+                        let started = Start::now();
                         let rest: Vec<&str> = words[1..].iter().map(String::as_str).collect();
                         let outcome = operate(&mut group, &words[0], &rest, salt);
                         let step = format!("parallel {} {}", group.name(), words.join(" "));

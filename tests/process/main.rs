@@ -20,6 +20,7 @@ mod crash;
 mod disagreement;
 mod promises;
 mod segment;
+mod waiting;
 
 use rankpact_collective::{Error, ErrorKind, PathChoice};
 use rankpact_tests::Job;
