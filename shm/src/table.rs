@@ -493,7 +493,7 @@ impl Table {
             } else {
                 match climb.step(|slice| {
                     self.waits
-                        .sleep(&seat.storage, seat.me, round, slice, asleep)
+                        .sleep(&seat.storage, seat.me, round, slice, asleep);
                 }) {
                     Step::Again => {}
                     Step::Slice { waited } => {
