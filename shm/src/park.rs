@@ -263,10 +263,17 @@ mod climb {
         timeout: Duration,
         /// Polls left before the next look at the clock; none once the spin is over.
         bare: u32,
-        started: Option<Instant>,
+        height: Option<Height>,
+    }
+
+    /// How far a wait has come that has looked at the clock.
+    #[derive(Debug)]
+    struct Height {
+        started: Instant,
+        /// How long to spin; nothing once that is over.
         spin: Duration,
         next_slice: Duration,
-        /// From the first look at the clock to the first sleep.
+        /// Until the first sleep.
         awake: Option<Awake>,
     }
 
@@ -278,10 +285,7 @@ mod climb {
                 round,
                 timeout,
                 bare: waits.bare.get(),
-                started: None,
-                spin: Duration::ZERO,
-                next_slice: waits.ladder.slice,
-                awake: None,
+                height: None,
             }
         }
 
@@ -298,41 +302,40 @@ mod climb {
 
         #[cold]
         fn climb(&mut self, sleep: impl FnOnce(Duration)) -> Step {
-            let waited = match self.started {
-                Some(started) => started.elapsed(),
-                None => self.begin(),
-            };
+            let (waits, round) = (self.waits, self.round);
+            let ladder = &waits.ladder;
+            let height = self.height.get_or_insert_with(|| {
+                let (awake, threads) = Awake::here();
+                Height {
+                    started: Instant::now(),
+                    spin: waits.spin(round, threads),
+                    next_slice: ladder.slice,
+                    awake: Some(awake),
+                }
+            });
+            let waited = height.started.elapsed();
             if waited >= self.timeout {
                 return Step::Expired { waited };
             }
-            let ladder = &self.waits.ladder;
-            if waited >= self.next_slice {
-                self.next_slice = waited + ladder.slice;
+            if waited >= height.next_slice {
+                height.next_slice = waited + ladder.slice;
                 return Step::Slice { waited };
             }
-            if waited < self.spin {
+            if waited < height.spin {
                 self.bare = CLOCK_EVERY;
                 return Step::Again;
             }
-            if !std::mem::take(&mut self.spin).is_zero() {
-                self.waits.spun_in_vain(self.round);
+            if !std::mem::take(&mut height.spin).is_zero() {
+                waits.spun_in_vain(round);
             }
             // A spin that was left out is yielded instead: the sleep begins when it would have.
             if waited < ladder.spin.saturating_add(ladder.yields) {
                 yield_now();
             } else {
-                self.awake = None;
-                sleep((self.next_slice - waited).min(self.timeout - waited));
+                height.awake = None;
+                sleep((height.next_slice - waited).min(self.timeout - waited));
             }
             Step::Again
-        }
-
-        fn begin(&mut self) -> Duration {
-            let (awake, threads) = Awake::here();
-            self.awake = Some(awake);
-            self.spin = self.waits.spin(self.round, threads);
-            self.started = Some(Instant::now());
-            Duration::ZERO
         }
     }
 
@@ -396,15 +399,21 @@ mod climb {
         fn a_thread_counts_as_awake_until_it_sleeps() {
             let waits = Waits::new(Ladder::parking());
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
-            assert!(climb.awake.is_none());
+            let awake = |climb: &Climb<'_>| {
+                climb
+                    .height
+                    .as_ref()
+                    .is_some_and(|height| height.awake.is_some())
+            };
+            assert!(!awake(&climb));
             let mut slept = false;
             // A parking ladder sleeps at its first step.
             assert_eq!(climb.step(|_| slept = true), Step::Again);
-            assert!(slept && climb.awake.is_none());
+            assert!(slept && !awake(&climb));
             let waits = Waits::new(Ladder::yielding());
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
             assert_eq!(climb.step(|_| unreachable!("it yields")), Step::Again);
-            assert!(climb.awake.is_some());
+            assert!(awake(&climb));
         }
     }
 }
