@@ -31,10 +31,12 @@ mod steps {
     use nix::sys::prctl::set_pdeathsig;
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
     use nix::time::ClockId;
+    use nix::unistd::{getpid, gettid};
     use rankpact_cache::conformance::scenarios;
     use rankpact_collective::{Call, Error, Group, Join, Op, World};
     use rankpact_tests::{Failure, Range, Report, Values, behaviour, bytes};
     use std::collections::BTreeMap;
+    use std::fs;
     use std::io::{BufRead, Write};
     use std::process::{abort, exit};
     use std::thread;
@@ -129,7 +131,8 @@ mod steps {
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Interrupts this process each millisecond, and each millisecond of its CPU time, as debuggers and profilers do.
+    /// Interrupts every thread of this process each millisecond, and each millisecond of CPU time whoever runs, as
+    /// profilers do.
     fn storm() {
         extern "C" fn nothing(_: libc::c_int) {}
         // Without SA_RESTART: every system call that can be interrupted is.
@@ -138,6 +141,10 @@ mod steps {
             SaFlags::empty(),
             SigSet::empty(),
         );
+        for signal in [Signal::SIGALRM, Signal::SIGPROF] {
+            // SAFETY: the handler does nothing.
+            unsafe { sigaction(signal, &action) }.expect("a handler");
+        }
         let every = libc::timeval {
             tv_sec: 0,
             tv_usec: 1000,
@@ -146,16 +153,25 @@ mod steps {
             it_interval: every,
             it_value: every,
         };
-        for (signal, clock) in [
-            (Signal::SIGALRM, libc::ITIMER_REAL),
-            (Signal::SIGPROF, libc::ITIMER_PROF),
-        ] {
-            // SAFETY: the handler does nothing.
-            unsafe { sigaction(signal, &action) }.expect("a handler");
-            // SAFETY: reads one valid structure, and is to write nothing.
-            let set = unsafe { libc::setitimer(clock, &raw const timer, std::ptr::null_mut()) };
-            assert_eq!(set, 0);
-        }
+        // SAFETY: reads one valid structure, and is to write nothing.
+        let set =
+            unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) };
+        assert_eq!(set, 0);
+        thread::spawn(|| {
+            let (process, me) = (getpid().as_raw(), gettid().as_raw());
+            loop {
+                let threads = fs::read_dir("/proc/self/task").expect("Linux lists threads");
+                threads
+                    .flatten()
+                    .filter_map(|entry| entry.file_name().to_str()?.parse::<libc::pid_t>().ok())
+                    .filter(|thread| *thread != me)
+                    .for_each(|thread| {
+                        // SAFETY: sends a signal that is handled; a thread that is gone by now is no harm.
+                        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGALRM) };
+                    });
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
     }
 
     fn given<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
