@@ -553,3 +553,59 @@ fn read(file: &Path) -> Result<Option<(SocketAddr, Token)>, ErrorKind> {
     })?;
     Ok(Some((address, Token::from_text(token))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Waiting;
+
+    fn join(settings: &[(&str, &str)]) -> Result<Join, Error> {
+        let needed = [
+            ("RANKPACT_RANK", "1"),
+            ("RANKPACT_WORLD_SIZE", "2"),
+            ("RANKPACT_RENDEZVOUS", "file:///there"),
+        ];
+        let all: Vec<_> = needed.iter().chain(settings).collect();
+        Join::from_vars(|wanted| {
+            let found = all.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_environment_sets_how_a_rank_waits() {
+        let options = join(&[]).expect("nothing else is needed").options;
+        assert_eq!(options, Options::default());
+        let options = join(&[
+            ("RANKPACT_WAIT", "park"),
+            ("RANKPACT_SPIN_US", "15"),
+            ("RANKPACT_YIELD_US", "0"),
+        ])
+        .expect("all are right")
+        .options;
+        assert_eq!(options.waiting, Waiting::Park);
+        assert_eq!(options.spin, Some(Duration::from_micros(15)));
+        assert_eq!(options.yields, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_setting_that_makes_no_sense_is_named_with_its_value() {
+        for (name, value) in [
+            ("RANKPACT_WAIT", "dozing"),
+            ("RANKPACT_SPIN_US", "20us"),
+            ("RANKPACT_SPIN_US", ""),
+            ("RANKPACT_YIELD_US", "-1"),
+            ("RANKPACT_YIELD_US", "1.5"),
+            ("RANKPACT_TIMEOUT", "soon"),
+            ("RANKPACT_PATH", "pigeon"),
+        ] {
+            let error = join(&[(name, value)]).expect_err(name);
+            assert!(matches!(*error.kind, ErrorKind::Usage(_)), "{error}");
+            let line = error.to_string();
+            assert!(
+                line.contains(name) && line.contains(&format!("`{value}`")),
+                "{line}"
+            );
+        }
+    }
+}
