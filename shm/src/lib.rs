@@ -14,6 +14,7 @@
 )]
 
 mod call;
+mod habit;
 mod label;
 mod layout;
 mod liveness;
@@ -39,6 +40,7 @@ mod map;
 mod segment;
 
 pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
+pub use habit::Habit;
 pub use label::LabelError;
 pub use layout::{Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
 pub use liveness::Liveness;

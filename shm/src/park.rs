@@ -1,5 +1,6 @@
 //! Waiting: bare polls, a spin bounded in time, yields, then sleep on a shared futex in slices.
 
+use crate::habit::Habit;
 use crate::storage::Storage;
 use crate::sync::{AtomicU64, Ordering, full_fence};
 use std::cell::Cell;
@@ -17,6 +18,8 @@ pub struct Ladder {
     pub yields: Duration,
     /// Then sleep, looking up each time so much has passed: a dead peer is reported within one slice.
     pub slice: Duration,
+    /// Leave out for a while what turns out to be in vain.
+    pub adapts: bool,
 }
 
 impl Ladder {
@@ -26,14 +29,18 @@ impl Ladder {
     const YIELDS: Duration = Duration::from_micros(500);
     const SPIN: Duration = Duration::from_micros(20);
 
+    /// A yield that takes so long has not been shared by ranks of this job alone: something else has had the CPU.
+    pub const LOST: Duration = Duration::from_micros(500);
+
     const PARKING: Self = Self {
         spin: Duration::ZERO,
         spinners: usize::MAX,
         yields: Duration::ZERO,
         slice: Self::SLICE,
+        adapts: false,
     };
 
-    /// Spin if every thread that waits can have a CPU of its own, then yield, then sleep.
+    /// Spin if every thread that waits can have a CPU of its own, then yield, then sleep; adapt to what else uses the CPUs.
     ///
     /// `processes` share `cpus`, and by symmetry each has as many waiting threads as this one.
     #[must_use]
@@ -42,6 +49,7 @@ impl Ladder {
             spin: Self::SPIN,
             spinners: cpus / processes.max(1),
             yields: Self::YIELDS,
+            adapts: true,
             ..Self::PARKING
         }
     }
@@ -98,30 +106,24 @@ pub struct Effort {
     pub sleeps: u64,
     /// How often it woke others.
     pub wakes: u64,
+    /// How often it yielded the CPU to something that kept it for long.
+    pub lost: u64,
 }
 
 /// Polls between two looks at the clock while spinning, and before the first.
 const CLOCK_EVERY: u32 = 64;
 
-/// What one spin in vain costs. Each round brings back one, so what fails seldom goes on.
-const VAIN: u32 = 4;
-/// Enough spins in vain.
-const ENOUGH: u32 = 32;
-/// How many waits then go without a spin before one tries again.
-const REST: u32 = 64;
-
 /// The waits of one table: how they go, what they teach, what they have cost.
 ///
-/// Other jobs on the same CPUs cannot be counted, only be noticed: where the whole spin is in vain again and again, it is
-/// left out for a while. Rounds count here, no clock; and nothing of it reaches a peer.
+/// Other jobs on the same CPUs cannot be counted, only be noticed, by spins in vain and by yields that last. Nothing of it
+/// reaches a peer.
 #[derive(Debug)]
 pub(crate) struct Waits {
     ladder: Ladder,
     /// Polls of the next wait before it first looks at the clock. The only word here that a happy round reads.
     bare: Cell<u32>,
-    vain: Cell<u32>,
-    last: Cell<u64>,
-    rest: Cell<u32>,
+    spins: Habit,
+    yields: Habit,
     effort: Cell<Effort>,
 }
 
@@ -130,9 +132,8 @@ impl Waits {
         let waits = Self {
             ladder,
             bare: Cell::default(),
-            vain: Cell::default(),
-            last: Cell::default(),
-            rest: Cell::default(),
+            spins: Habit::default(),
+            yields: Habit::default(),
             effort: Cell::default(),
         };
         waits.prepare(ladder.spin_among(1));
@@ -147,33 +148,33 @@ impl Waits {
         self.bare.set(if spin.is_zero() { 0 } else { CLOCK_EVERY });
     }
 
-    /// The spin of a wait in `round`, while so many threads of this process wait awake.
-    fn spin(&self, round: u64, awake: usize) -> Duration {
-        let rest = self.rest.get();
-        let spin = if rest > 0 {
-            self.rest.set(rest - 1);
-            // Rounds that did not try bring nothing back.
-            self.last.set(round);
-            Duration::ZERO
+    /// How long a wait in `round` spins, and until when it yields, while so many threads of this process wait awake.
+    fn budgets(&self, round: u64, awake: usize) -> (Duration, Duration) {
+        let ladder = &self.ladder;
+        let goes_on = |habit: &Habit| !ladder.adapts || habit.tries(round);
+        let spin = if goes_on(&self.spins) {
+            ladder.spin_among(awake)
         } else {
-            self.ladder.spin_among(awake)
+            Duration::ZERO
+        };
+        // A spin that was left out is yielded instead: the sleep begins when it would have.
+        let yields = if goes_on(&self.yields) {
+            ladder.spin.saturating_add(ladder.yields)
+        } else {
+            spin
         };
         self.prepare(spin);
-        spin
+        (spin, yields)
     }
 
-    /// Says that the spin of `round` has passed in vain.
     fn spun_in_vain(&self, round: u64) {
-        let since = round.wrapping_sub(self.last.replace(round));
-        let left = self
-            .vain
-            .get()
-            .saturating_sub(u32::try_from(since).unwrap_or(u32::MAX));
-        let vain = (left + VAIN).min(ENOUGH + VAIN);
-        self.vain.set(vain);
-        if vain >= ENOUGH {
-            self.rest.set(REST);
-        }
+        self.spins.failed(round, Habit::CHEAP);
+    }
+
+    /// Something else had the CPU for long. Who sleeps instead gets it back as soon as it is woken.
+    fn lost_the_cpu(&self, round: u64) {
+        self.count(|effort| effort.lost += 1);
+        self.yields.failed(round, Habit::DEAR);
     }
 
     /// Sleeps for at most `slice` unless `look` finds something new after this rank has registered.
@@ -230,7 +231,7 @@ pub(crate) enum Step {
 
 #[cfg(not(loom))]
 mod climb {
-    use super::{CLOCK_EVERY, Step, Waits};
+    use super::{CLOCK_EVERY, Ladder, Step, Waits};
     use crate::sync::{AtomicUsize, Ordering::Relaxed, spin_loop, yield_now};
     use std::time::{Duration, Instant};
 
@@ -272,6 +273,8 @@ mod climb {
         started: Instant,
         /// How long to spin; nothing once that is over.
         spin: Duration,
+        /// Until when to yield.
+        yields: Duration,
         next_slice: Duration,
         /// Until the first sleep.
         awake: Option<Awake>,
@@ -306,9 +309,11 @@ mod climb {
             let ladder = &waits.ladder;
             let height = self.height.get_or_insert_with(|| {
                 let (awake, threads) = Awake::here();
+                let (spin, yields) = waits.budgets(round, threads);
                 Height {
                     started: Instant::now(),
-                    spin: waits.spin(round, threads),
+                    spin,
+                    yields,
                     next_slice: ladder.slice,
                     awake: Some(awake),
                 }
@@ -328,9 +333,11 @@ mod climb {
             if !std::mem::take(&mut height.spin).is_zero() {
                 waits.spun_in_vain(round);
             }
-            // A spin that was left out is yielded instead: the sleep begins when it would have.
-            if waited < ladder.spin.saturating_add(ladder.yields) {
+            if waited < height.yields {
                 yield_now();
+                if height.started.elapsed() >= waited + Ladder::LOST {
+                    waits.lost_the_cpu(round);
+                }
             } else {
                 height.awake = None;
                 sleep((height.next_slice - waited).min(self.timeout - waited));
@@ -342,11 +349,6 @@ mod climb {
     #[cfg(test)]
     mod tests {
         use super::*;
-        use crate::park::{ENOUGH, Ladder, REST, VAIN};
-
-        fn waits() -> Waits {
-            Waits::new(Ladder::auto(1, 1))
-        }
 
         #[test]
         fn a_ladder_spins_only_while_every_waiting_thread_can_have_a_cpu() {
@@ -360,39 +362,31 @@ mod climb {
         }
 
         #[test]
-        fn spins_in_vain_are_left_out_for_a_while_and_then_tried_once() {
-            let waits = waits();
-            let mut round = 0;
-            let mut spins = |worth: bool| {
-                round += 1;
-                let spun = !waits.spin(round, 1).is_zero();
-                if spun && !worth {
-                    waits.spun_in_vain(round);
+        fn auto_leaves_out_what_is_in_vain_and_the_others_do_not() {
+            let tried = |ladder| {
+                let waits = Waits::new(ladder);
+                let (mut spun, mut yielded) = (0, 0);
+                for round in 1..=50 {
+                    let (spin, yields) = waits.budgets(round, 1);
+                    if !spin.is_zero() {
+                        spun += 1;
+                        waits.spun_in_vain(round);
+                    }
+                    if yields > spin {
+                        yielded += 1;
+                        waits.lost_the_cpu(round);
+                    }
                 }
-                spun
+                (spun, yielded)
             };
-            let before = (0..).take_while(|_| spins(false)).count();
-            assert!(
-                before >= usize::try_from(ENOUGH / VAIN).expect("small"),
-                "{before}"
-            );
-            // The one that ended the counting above was the first to rest.
-            let rests = 1 + (0..).take_while(|_| !spins(false)).count();
-            assert_eq!(rests, usize::try_from(REST).expect("small"));
-            // That trial was in vain as well.
-            assert_eq!((0..).take_while(|_| !spins(true)).count(), rests);
-            assert!((0..1000).all(|_| spins(true)));
-        }
-
-        #[test]
-        fn spins_that_are_seldom_in_vain_go_on_for_ever() {
-            let waits = waits();
-            for round in 0..10_000 {
-                assert!(!waits.spin(round, 1).is_zero());
-                if round % u64::from(VAIN) == 0 {
-                    waits.spun_in_vain(round);
-                }
-            }
+            let (spun, yielded) = tried(Ladder::auto(1, 1));
+            assert!((5..20).contains(&spun) && (2..5).contains(&yielded));
+            assert_eq!(tried(Ladder::yielding()), (0, 50));
+            let stubborn = Ladder {
+                adapts: false,
+                ..Ladder::auto(1, 1)
+            };
+            assert_eq!(tried(stubborn), (50, 50));
         }
 
         #[test]

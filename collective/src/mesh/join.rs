@@ -1,6 +1,6 @@
 //! How the members of a group find each other: each connects to those before it and accepts those after it.
 
-use rankpact_shm::{Ladder, Process};
+use rankpact_shm::{Habit, Ladder, Process};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
@@ -84,6 +84,7 @@ impl Mesh {
                     me,
                     peers,
                     ladder: Ladder::auto(1, 1),
+                    polling: Habit::default(),
                     state: State::Open,
                     owner: Process::current(),
                 });

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-use rankpact_shm::{Awake, Ladder, Process};
+use rankpact_shm::{Awake, Habit, Ladder, Process};
 
 use crate::envelope::{Filled, Garbage, Inbox};
 use crate::socket::patience;
@@ -217,11 +217,16 @@ struct Idle {
 }
 
 impl Idle {
-    fn since(now: Instant, ladder: &Ladder) -> Self {
+    fn since(now: Instant, ladder: &Ladder, polling: bool) -> Self {
         let (awake, threads) = Awake::here();
+        let polls = if polling {
+            ladder.awake_among(threads)
+        } else {
+            Duration::ZERO
+        };
         Self {
             since: now,
-            polls: ladder.awake_among(threads),
+            polls,
             awake: Some(awake),
         }
     }
@@ -437,6 +442,8 @@ pub(crate) struct Mesh {
     peers: Vec<Option<Peer>>,
     /// How to wait: sockets are polled for as long as the ladder stays awake.
     ladder: Ladder,
+    /// Whether polling pays.
+    polling: Habit,
     state: State,
     /// A forked child shares the connections; what it sent would be taken for its parent's.
     owner: Process,
@@ -603,7 +610,10 @@ impl Mesh {
             }
             let sleepy = !moved
                 && idle
-                    .get_or_insert_with(|| Idle::since(now, &self.ladder))
+                    .get_or_insert_with(|| {
+                        let polling = !self.ladder.adapts || self.polling.tries(round);
+                        Idle::since(now, &self.ladder, polling)
+                    })
                     .is_sleepy(now);
             if sleepy || now >= *sliced.get_or_insert(now) + SLICE {
                 watch.slice().map_err(ExchangeError::Stopped)?;
@@ -613,6 +623,9 @@ impl Mesh {
                 self.sleep(now, deadline);
             } else if !moved {
                 thread::yield_now();
+                if now.elapsed() >= Ladder::LOST {
+                    self.polling.failed(round, Habit::DEAR);
+                }
             }
         }
     }
