@@ -206,7 +206,8 @@ impl Waits {
     /// Wakes whoever sleeps in `round`; a full fence lies between what this rank wrote for it and this call.
     #[inline(always)]
     pub(crate) fn wake(&self, storage: &Storage, round: u64) {
-        if wake_fenced(storage, waiters(storage, round)) {
+        if take(waiters(storage, round)) {
+            storage.control().futex.wake_all();
             self.count(|effort| effort.wakes += 1);
         }
     }
@@ -463,21 +464,20 @@ fn waiters(storage: &Storage, round: u64) -> &AtomicU64 {
 
 /// Wakes whoever sleeps in any round, after a word was written that can end all waits.
 pub(crate) fn wake(storage: &Storage) {
+    let control = storage.control();
     // ORDERING [W1] SeqCst fence between that word and the look at the waiters: pairs with P2.
     full_fence("W1");
-    for waiters in &storage.control().waiters {
-        wake_fenced(storage, waiters);
+    let [even, odd] = control.waiters.each_ref().map(take);
+    if even || odd {
+        control.futex.wake_all();
     }
 }
 
-/// Wakes `waiters`, where a full fence lies between the word that ends their wait and this call; whether there were any.
+/// Takes the bits of all `waiters`; whether there were any. A full fence lies between the word that ends their wait and
+/// this call.
 ///
 /// Whoever takes the bits makes the one call; a second waker finds none.
 #[inline(always)]
-fn wake_fenced(storage: &Storage, waiters: &AtomicU64) -> bool {
-    let slept = waiters.load(Ordering::Relaxed) != 0 && waiters.swap(0, Ordering::Relaxed) != 0;
-    if slept {
-        storage.control().futex.wake_all();
-    }
-    slept
+fn take(waiters: &AtomicU64) -> bool {
+    waiters.load(Ordering::Relaxed) != 0 && waiters.swap(0, Ordering::Relaxed) != 0
 }
