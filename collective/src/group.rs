@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::job::{self, Job};
 use crate::mesh::Mesh;
 use crate::op::{Call, Op};
-use crate::options::{Options, cpus};
+use crate::options::{Crowd, Options};
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
 use crate::path::{Path, Round};
@@ -117,14 +117,16 @@ impl Group {
                 "a group of {ranks} threads: 1 to 64"
             )))
         })?;
-        let storage = Arc::new(Storage::heap(geometry, 1).with_radix(geometry.radix(cpus())));
+        let storage =
+            Arc::new(Storage::heap(geometry, 1).with_radix(geometry.radix(Crowd::threads().cpus)));
         let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
+        let ladder = options.ladder(Crowd::threads());
         let open = |(me, mut mesh): (usize, Mesh)| {
-            mesh.share_cpus(ranks, cpus());
+            mesh.climb(ladder);
             let path = if options.path == crate::PathChoice::Tcp {
                 Path::Tcp(TcpPath::new(mesh, options.timing))
             } else {
-                let table = options.seat(Arc::clone(&storage), me, ranks);
+                let table = options.seat(Arc::clone(&storage), me, ladder);
                 Path::Table(TablePath::new(table, mesh))
             };
             Self {

@@ -13,7 +13,7 @@ use crate::layout::{Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::State;
-use crate::park::{self, Climb, Ladder, Step};
+use crate::park::{self, Climb, Effort, Ladder, Step, Waits};
 use crate::row::form_of;
 use crate::seat::{Aborter, Seat, contradiction, data_travels};
 use crate::storage::Storage;
@@ -120,7 +120,7 @@ pub struct Table {
     /// Rounds that were started and are not settled.
     flight: Flight,
     labels: Interned,
-    ladder: Ladder,
+    waits: Waits,
     /// Ranks of one group of the exchange in two hops; zero where every rank reads every row.
     radix: usize,
     peers: Option<Box<dyn Liveness>>,
@@ -158,7 +158,7 @@ impl Table {
             last: next.wrapping_sub(1),
             flight: Flight::default(),
             labels: Interned::default(),
-            ladder,
+            waits: Waits::new(ladder),
             radix,
             peers: None,
             notice: None,
@@ -217,6 +217,12 @@ impl Table {
     #[must_use]
     pub fn timing(&self) -> Option<Timing> {
         self.timing
+    }
+
+    /// What the rounds so far have cost in system calls.
+    #[must_use]
+    pub fn effort(&self) -> Effort {
+        self.waits.effort()
     }
 
     /// A handle that any thread of this process may use to abort the group.
@@ -589,9 +595,9 @@ impl Table {
         let mut stranger = scan(&mut pending);
         if pending == 0 {
             // Only who finds everything there at the first look can be what a sleeper waits for.
-            park::wake_fenced(&seat.storage);
+            self.waits.wake(&seat.storage, round);
         }
-        let mut climb = Climb::new(&self.ladder, timeout);
+        let mut climb = Climb::new(&self.waits, round, timeout);
         let (mut complete, mut told) = (false, false);
         while pending != 0 {
             if complete {
@@ -605,7 +611,10 @@ impl Table {
                 seat.surrender(round, &Reason::Mismatch { rank })?;
                 complete = true;
             } else {
-                match climb.step(|slice| park::sleep(&seat.storage, seat.me, slice, asleep)) {
+                match climb.step(|slice| {
+                    self.waits
+                        .sleep(&seat.storage, seat.me, round, slice, asleep);
+                }) {
                     Step::Again => {}
                     Step::Slice { waited } => {
                         self.inspect(round, pending, &|peer| look(peer).is_some())?;

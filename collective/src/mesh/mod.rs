@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-use rankpact_shm::Process;
+use rankpact_shm::{Awake, Habit, Ladder, Process};
 
 use crate::envelope::{Filled, Garbage, Inbox};
 use crate::socket::{Stream, patience};
@@ -205,6 +205,39 @@ struct Peer {
     /// It takes nothing any more. Only the end of what it sent tells why.
     deaf: bool,
     end: Option<End>,
+}
+
+/// A time in which nothing has moved.
+struct Idle {
+    since: Instant,
+    /// How long to poll without sleeping.
+    polls: Duration,
+    /// Until it sleeps.
+    awake: Option<Awake>,
+}
+
+impl Idle {
+    fn since(now: Instant, ladder: &Ladder, polling: bool) -> Self {
+        let (awake, threads) = Awake::here();
+        let polls = if polling {
+            ladder.awake_among(threads)
+        } else {
+            Duration::ZERO
+        };
+        Self {
+            since: now,
+            polls,
+            awake: Some(awake),
+        }
+    }
+
+    fn is_sleepy(&mut self, now: Instant) -> bool {
+        let sleepy = now.duration_since(self.since) >= self.polls;
+        if sleepy {
+            self.awake = None;
+        }
+        sleepy
+    }
 }
 
 /// What was in the inbox of a peer.
@@ -407,8 +440,10 @@ pub(crate) struct Mesh {
     me: usize,
     /// By place in the group; none at this member's own.
     peers: Vec<Option<Peer>>,
-    /// How long to poll without sleeping; zero where ranks outnumber processors.
-    pub(crate) spin: Duration,
+    /// How to wait: sockets are polled for as long as the ladder stays awake.
+    ladder: Ladder,
+    /// Whether polling pays.
+    polling: Habit,
     state: State,
     /// A forked child shares the connections; what it sent would be taken for its parent's.
     owner: Process,
@@ -422,11 +457,9 @@ enum State {
 }
 
 impl Mesh {
-    /// Does without polling where not every one of `ranks` can have a CPU: it would only delay its peers.
-    pub(crate) fn share_cpus(&mut self, ranks: usize, cpus: usize) {
-        if ranks > cpus {
-            self.spin = Duration::ZERO;
-        }
+    /// Waits as `ladder` says from now on.
+    pub(crate) fn climb(&mut self, ladder: Ladder) {
+        self.ladder = ladder;
     }
 
     /// This member's place in the group.
@@ -545,7 +578,7 @@ impl Mesh {
         watch: &mut W,
         deadline: Instant,
     ) -> Result<(), ExchangeError<W::Stop>> {
-        let mut idle: Option<Instant> = None;
+        let mut idle: Option<Idle> = None;
         let mut sliced: Option<Instant> = None;
         let mut over = false;
         loop {
@@ -575,7 +608,13 @@ impl Mesh {
             if moved {
                 idle = None;
             }
-            let sleepy = !moved && now.duration_since(*idle.get_or_insert(now)) >= self.spin;
+            let sleepy = !moved
+                && idle
+                    .get_or_insert_with(|| {
+                        let polling = !self.ladder.adapts || self.polling.tries(round);
+                        Idle::since(now, &self.ladder, polling)
+                    })
+                    .is_sleepy(now);
             if sleepy || now >= *sliced.get_or_insert(now) + SLICE {
                 watch.slice().map_err(ExchangeError::Stopped)?;
                 sliced = Some(now);
@@ -584,6 +623,9 @@ impl Mesh {
                 self.sleep(now, deadline);
             } else if !moved {
                 thread::yield_now();
+                if now.elapsed() >= Ladder::LOST {
+                    self.polling.failed(round, Habit::DEAR);
+                }
             }
         }
     }

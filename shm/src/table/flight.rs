@@ -3,7 +3,7 @@
 use super::{Overflow, Posted, RoundError, Table, monotonic_ns};
 use crate::call::Reduction;
 use crate::layout::MAX_SLOTS;
-use crate::park;
+use crate::park::Waits;
 use crate::sync::weakened;
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -160,13 +160,13 @@ impl Table {
     /// Wakes whoever sleeps for `round` if this rank was the last to come: its first look may be long after this.
     fn wake_if_last(&self, round: u64) {
         let storage = &self.seat.storage;
-        if park::anybody_sleeps(storage)
+        if Waits::anybody_sleeps(storage, round)
             && storage
                 .rows(round)
                 .iter()
                 .all(|row| row.stamp().is_round(round))
         {
-            park::wake_fenced(storage);
+            self.waits.wake(storage, round);
         }
     }
 
