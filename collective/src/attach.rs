@@ -164,10 +164,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
             if wants_table && me == 0 {
                 job.tell_once(&format!("groups use TCP: {kind}"));
             }
-            Ok((
-                Path::Tcp(TcpPath::new(mesh, options.timing)),
-                kind.to_string(),
-            ))
+            Ok((Path::Tcp(TcpPath::new(mesh, options)), kind.to_string()))
         }
     }
 }

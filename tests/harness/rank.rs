@@ -413,7 +413,7 @@ mod steps {
             return Err(format!("round {round} failed, and changed the values").into());
         }
         done?;
-        if row != values.reduced(op, group.size(), round, slots) {
+        if values.reduced(op, group.size(), round, slots) != Ok(row) {
             return Err(format!("round {round}: a wrong {op}").into());
         }
         Ok(())
