@@ -394,10 +394,14 @@ impl Peer {
 
     /// Whether the peer has given `round` up after it had sent its frame.
     fn last_word(&mut self, at: usize, round: u64) -> Result<(), MeshError> {
-        if !self.fresh && self.end.is_none() && self.inbox.peek().is_ok_and(|body| body.is_none()) {
+        if !self.fresh && self.end.is_none() {
             self.fill();
         }
-        match self.inbox.peek().ok().flatten().and_then(Frame::decode) {
+        // Behind frames of later rounds too, which it may have posted before.
+        let poison = self
+            .inbox
+            .find(|body| body.first() == Some(&(Kind::Poison as u8)));
+        match poison.and_then(Frame::decode) {
             Some((Kind::Poison, frame)) if frame.round <= round => Err(MeshError::Poisoned {
                 peer: at,
                 payload: frame.payload.to_vec(),

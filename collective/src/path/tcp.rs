@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct TcpPath {
     wire: Wire,
     round: u64,
+    failed: Option<u64>,
     last_label: String,
     timing: Option<Timing>,
     /// Rounds that were started and are not finished, oldest first; at most so many.
@@ -73,6 +74,7 @@ impl TcpPath {
         Self {
             wire: Wire::new(mesh),
             round: 0,
+            failed: None,
             last_label: String::new(),
             timing,
             flight: VecDeque::new(),
@@ -85,8 +87,9 @@ impl TcpPath {
         self.aborted = Some(aborted);
     }
 
+    /// The round of the last call, or the one that failed: a call that could not begin belongs to it.
     pub(crate) fn round(&self) -> u64 {
-        self.round
+        self.failed.unwrap_or(self.round)
     }
 
     pub(crate) fn timing(&self) -> Option<Timing> {
@@ -317,6 +320,7 @@ impl TcpPath {
         started: Instant,
     ) -> ErrorKind {
         let kind = self.failure(error, ranks, round, started.elapsed());
+        self.failed.get_or_insert(round);
         self.wire.mesh.poison(round, &job::encode(&kind));
         kind
     }
