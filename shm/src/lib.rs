@@ -14,6 +14,7 @@
 )]
 
 mod call;
+mod header;
 mod label;
 mod layout;
 mod liveness;
@@ -24,6 +25,7 @@ mod origin;
 mod outcome;
 mod park;
 mod process;
+mod ring;
 mod row;
 mod storage;
 mod sync;
@@ -34,9 +36,14 @@ pub mod floor;
 #[cfg(not(loom))]
 mod map;
 #[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
 mod segment;
 
 pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
+#[cfg(loom)]
+pub use header::Preamble;
+pub use header::{Identity, Shape as SegmentShape};
 pub use label::LabelError;
 pub use layout::{Geometry, LABEL_BYTES, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
 pub use liveness::Liveness;
@@ -45,8 +52,9 @@ pub use locks::Locks;
 pub use origin::{Cause, Failure, Missing};
 pub use park::Ladder;
 pub use process::Process;
+pub use ring::{LONGEST_MESSAGE, Ring, RingError, RingGeometry, RingStorage};
 #[cfg(not(loom))]
-pub use segment::{Identity, Segment, SegmentError};
+pub use segment::{Contents, Segment, SegmentError};
 pub use storage::Storage;
 #[cfg(loom)]
 pub use sync::model::mortal;

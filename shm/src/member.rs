@@ -14,14 +14,33 @@ impl Member {
         self.done.load(Relaxed) == round
     }
 
-    /// Says that this rank leaves in good order.
-    pub(crate) fn close(&self) {
-        // ORDERING [K1] Release: pairs with has_closed(); whoever sees it sees the last row of this rank.
-        self.closed.store(1, order("K1", Ordering::Release));
+    /// Says that this rank leaves.
+    pub(crate) fn leave(&self, how: Leave) {
+        let code = match how {
+            Leave::Closed => 1,
+            Leave::Abandoned => 2,
+        };
+        // ORDERING [K1] Release: pairs with left(); whoever sees it sees the last row or slot of this rank.
+        self.closed.store(code, order("K1", Ordering::Release));
     }
 
-    pub(crate) fn has_closed(&self) -> bool {
-        // ORDERING [K2] Acquire: pairs with close(); the look at the stamps comes after it.
-        self.closed.load(order("K2", Ordering::Acquire)) != 0
+    /// How this rank has left, if it has.
+    #[inline(always)]
+    pub(crate) fn left(&self) -> Option<Leave> {
+        // ORDERING [K2] Acquire: pairs with leave(); the look at stamps and slots comes after it.
+        match self.closed.load(order("K2", Ordering::Acquire)) {
+            0 => None,
+            1 => Some(Leave::Closed),
+            _ => Some(Leave::Abandoned),
+        }
     }
+}
+
+/// How a rank has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// In good order.
+    Closed,
+    /// Its thread panicked; its process may live on.
+    Abandoned,
 }

@@ -1,6 +1,6 @@
 //! Waiting: bare polls, a spin bounded in time, yields, then sleep on a shared futex in slices.
 
-use crate::storage::Storage;
+use crate::layout::Control;
 use crate::sync::{Ordering, full_fence};
 use std::time::Duration;
 
@@ -200,11 +200,10 @@ pub(crate) use climb::Climb;
 /// Of two sequentially consistent fences one comes first. If the sleeper's does, (d) sees (a) and wakes; if the waker's
 /// does, (b) sees (c) and does not sleep. A wake between (b) and the system call has changed the futex word since the
 /// ticket was read, and the kernel returns at once.
-pub(crate) fn sleep(storage: &Storage, me: usize, slice: Duration, look: impl FnOnce() -> bool) {
-    let control = storage.control();
+pub(crate) fn sleep(control: &Control, me: usize, slice: Duration, look: impl FnOnce() -> bool) {
     let ticket = control.futex.ticket();
     control.waiters.fetch_or(1 << me, Ordering::Relaxed);
-    // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4 and W1.
+    // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4, W1, S3 and T3.
     full_fence("P2");
     if !look() {
         control.futex.sleep(ticket, slice);
@@ -213,18 +212,17 @@ pub(crate) fn sleep(storage: &Storage, me: usize, slice: Duration, look: impl Fn
 }
 
 /// Wakes whoever sleeps, after a word was written that can end somebody's wait.
-pub(crate) fn wake(storage: &Storage) {
+pub(crate) fn wake(control: &Control) {
     // ORDERING [W1] SeqCst fence between that word and the look at the waiters: pairs with P2.
     full_fence("W1");
-    wake_fenced(storage);
+    wake_fenced(control);
 }
 
 /// As [`wake`], where a full fence already lies between the word and this call.
 ///
 /// Whoever takes the bits makes the one call; a second waker finds none.
 #[inline(always)]
-pub(crate) fn wake_fenced(storage: &Storage) {
-    let control = storage.control();
+pub(crate) fn wake_fenced(control: &Control) {
     if control.waiters.load(Ordering::Relaxed) != 0
         && control.waiters.swap(0, Ordering::Relaxed) != 0
     {

@@ -4,6 +4,7 @@ use crate::call::{Announcement, Form, Kind, Stamp, Width};
 use crate::label::{Interned, LabelError};
 use crate::layout::{Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
+use crate::member::Leave;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::{State, Word, give_up};
 use crate::park::{self, Climb, Ladder, Step};
@@ -378,8 +379,8 @@ impl Table {
     pub fn close(&mut self) {
         if !self.closed && self.seat.owner.is_here() {
             self.closed = true;
-            self.seat.storage.member(self.seat.me).close();
-            park::wake(&self.seat.storage);
+            self.seat.storage.member(self.seat.me).leave(Leave::Closed);
+            park::wake(self.seat.storage.control());
         }
     }
 
@@ -469,7 +470,7 @@ impl Table {
         let mut stranger = scan(&mut pending);
         if pending == 0 {
             // Only who finds everything there at the first look can be what a sleeper waits for.
-            park::wake_fenced(&seat.storage);
+            park::wake_fenced(seat.storage.control());
         }
         let mut climb = Climb::new(&self.ladder, timeout);
         let (mut complete, mut told) = (false, false);
@@ -485,7 +486,9 @@ impl Table {
                 seat.surrender(round, &Reason::Mismatch { rank })?;
                 complete = true;
             } else {
-                match climb.step(|slice| park::sleep(&seat.storage, seat.me, slice, asleep)) {
+                match climb
+                    .step(|slice| park::sleep(seat.storage.control(), seat.me, slice, asleep))
+                {
                     Step::Again => {}
                     Step::Slice { waited } => {
                         self.inspect(round, pending, &|peer| look(peer).is_some())?;
@@ -548,7 +551,7 @@ impl Table {
             // The order matters: a rank publishes, then closes, then loses its lock. Test the lock first, `closed` second,
             // the stamps last; what is still overlooked the outcome corrects.
             let alive = self.peers.as_ref().is_none_or(|peers| peers.alive(rank));
-            let closed = self.seat.storage.member(rank).has_closed();
+            let closed = self.seat.storage.member(rank).left().is_some();
             if (alive && !closed) || arrived(rank) {
                 continue;
             }
@@ -672,9 +675,7 @@ impl Storage {
     /// Nobody else may have the table yet: whatever hands it over orders these writes.
     pub(crate) fn prepare(&self, first_round: u64) {
         let before = first_round.wrapping_sub(1);
-        self.header()
-            .first_round
-            .store(first_round, Ordering::Relaxed);
+        self.header().first.store(first_round, Ordering::Relaxed);
         self.control()
             .outcome
             .store(Word::new(before, State::Complete).bits(), Ordering::Relaxed);

@@ -6,7 +6,9 @@
 #![cfg(loom)]
 
 mod death;
+mod ring;
 mod round;
+mod segment;
 
 use rankpact_shm::{Announcement, FREE_WORDS, Geometry, Ladder, Storage, Table};
 use std::sync::Arc;
