@@ -56,6 +56,7 @@ impl Preamble<'_> {
             ("generation", &header.generation, identity.generation),
             ("job", &header.nonce[0], identity.nonce[0]),
             ("job", &header.nonce[1], identity.nonce[1]),
+            ("unused word", &header.unused, 0),
         ];
         let shape = header.shape.iter().zip(identity.geometry.words());
         fixed

@@ -1,8 +1,9 @@
-//! Segments, rows, rounds, parking and liveness: how the ranks of one machine agree through shared memory.
+//! Segments, rows, rounds, rings, parking and liveness: how the ranks of one machine agree through shared memory.
 //!
 //! A [`Table`] holds one row for each rank. A round is one call: every rank writes its row, publishes it with one word,
-//! reads every other row, and reduces for itself. `PROTOCOL.md` beside this file has the layout, the orderings, and why a
-//! round completes on every rank or fails on every rank.
+//! reads every other row, and reduces for itself. A [`Ring`] carries messages of any length from one rank to all others.
+//! `PROTOCOL.md` beside this file has the layouts, the orderings, and why a round completes on every rank or fails on every
+//! rank.
 
 #![doc = include_str!("../PROTOCOL.md")]
 #![cfg_attr(

@@ -229,7 +229,7 @@ impl Ring {
             return Err(RingError::TooLong(message.len()));
         }
         if *sent == 0 {
-            self.whoever_is_gone(false, || true)?;
+            self.inspect_while(false, || true)?;
         } else if *sent >= message.len() {
             return Ok(true);
         }
@@ -321,7 +321,7 @@ impl Ring {
     /// The first rank that died or has left.
     pub fn inspect(&self) -> Result<(), RingError> {
         self.usable()?;
-        self.whoever_is_gone(true, || true)
+        self.inspect_while(true, || true)
     }
 
     /// Leaves in good order: the others are told, once they have read what this rank has sent.
@@ -494,9 +494,13 @@ impl Ring {
     fn missing(&self, awaited: Awaited) -> Vec<usize> {
         match awaited {
             Awaited::Room => {
-                let slots = self.geometry().slots() as u64;
-                self.others()
-                    .filter(|rank| self.lag(*rank) == Ok(slots))
+                let lags = || {
+                    self.others()
+                        .map(|rank| (rank, self.lag(rank).unwrap_or(0)))
+                };
+                let most = lags().map(|(_, lag)| lag).max();
+                lags()
+                    .filter_map(|(rank, lag)| (Some(lag) == most).then_some(rank))
                     .collect()
             }
             Awaited::Slot { from } => vec![from],
@@ -516,54 +520,71 @@ impl Ring {
         }
         let (ladder, started) = (self.ladder, monotonic_ns());
         let elapsed = || Duration::from_nanos(monotonic_ns().saturating_sub(started));
-        let (mut climb, mut cursor) = (Climb::new(&ladder, timeout), self.cursor);
+        let mut climb = Climb::new(&ladder, timeout);
+        let (mut moved, mut looked) = (false, Duration::ZERO);
         loop {
-            self.whoever_is_gone(false, || !self.is_there(awaited))?;
-            let look = || self.is_there(awaited) || self.whoever_is_gone(false, || true).is_err();
+            self.inspect_while(false, || !self.is_there(awaited))?;
+            let look = || self.is_there(awaited) || self.has_anybody_left();
             let step = climb.step(|slice| {
                 park::sleep(self.sleepers(awaited), self.me, slice, look);
             });
-            if let Step::Slice { .. } = step {
+            // While fragments trickle in, no climb gets as far as a slice.
+            if matches!(step, Step::Slice { .. }) || moved && elapsed() - looked >= ladder.slice {
+                looked = elapsed();
                 watch()?;
-                self.whoever_is_gone(true, || !self.is_there(awaited))?;
+                self.inspect_while(true, || !self.is_there(awaited))?;
             }
+            let cursor = self.cursor;
             if attempt(self)? {
                 return Ok(());
             }
             if let Step::Expired { .. } = step {
-                let waited = elapsed();
-                return Err(E::from(RingError::Timeout {
-                    ranks: self.missing(awaited),
-                    waited,
-                }));
+                let (ranks, waited) = (self.missing(awaited), elapsed());
+                return Err(E::from(RingError::Timeout { ranks, waited }));
             }
-            if self.cursor != cursor {
-                // A fragment went through, and the next follows soon: up the ladder anew.
-                cursor = self.cursor;
+            moved = self.cursor != cursor;
+            if moved && elapsed() < timeout {
+                // The next fragment follows soon: up the ladder anew.
                 climb = Climb::new(&ladder, timeout.saturating_sub(elapsed()));
             }
         }
     }
 
-    /// The first rank that has left or, where `locks` are asked too, has died, if then still `missing` what this rank waits
-    /// for.
+    /// Sees whether all others are still here, if then still `missing` what this rank waits for. As long as nobody has left,
+    /// the locks are asked only where `ask` says so.
     #[inline(always)]
-    fn whoever_is_gone(&self, locks: bool, missing: impl Fn() -> bool) -> Result<(), RingError> {
-        for rank in self.others() {
-            // RULE [L1] A rank writes, then leaves, then loses its lock. Test the lock first, `closed` second, the slots
-            // last: what was sent whole arrives.
-            let early = weakened("L1") && missing();
-            let alive = !locks || self.peers.as_ref().is_none_or(|peers| peers.alive(rank));
-            let left = self.storage.member(rank).left();
-            if (left.is_some() || !alive) && (early || missing()) {
-                return Err(match left {
-                    Some(Leave::Closed) => RingError::Left { rank },
-                    Some(Leave::Abandoned) => RingError::Abandoned { rank },
-                    None => RingError::Died { rank },
-                });
-            }
+    fn inspect_while(&self, ask: bool, missing: impl Fn() -> bool) -> Result<(), RingError> {
+        if !ask && !self.has_anybody_left() {
+            return Ok(());
         }
-        Ok(())
+        // RULE [L1] A rank writes, then leaves, then loses its lock. Test the lock first, `closed` second, the slots last:
+        // what was sent whole arrives.
+        let early = weakened("L1") && missing();
+        match self.who_is_gone() {
+            Some(error) if early || missing() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_anybody_left(&self) -> bool {
+        self.others()
+            .any(|rank| self.storage.member(rank).left().is_some())
+    }
+
+    /// The first rank that died; else the first that left in a panic; else in good order: the others may have left on
+    /// account of it.
+    #[cold]
+    fn who_is_gone(&self) -> Option<RingError> {
+        let gone = self.others().filter_map(|rank| {
+            let alive = self.peers.as_ref().is_none_or(|peers| peers.alive(rank));
+            match self.storage.member(rank).left() {
+                Some(Leave::Closed) => Some((2, RingError::Left { rank })),
+                Some(Leave::Abandoned) => Some((1, RingError::Abandoned { rank })),
+                None => (!alive).then_some((0, RingError::Died { rank })),
+            }
+        });
+        gone.min_by_key(|(weight, _)| *weight)
+            .map(|(_, error)| error)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The memory a ring lives in: a mapped segment, the heap of one process, or the boxes of a model.
 
 use super::slot::{HEAD_WORDS, Slot};
-use crate::header::{Preamble, Shape};
+#[cfg(not(loom))]
+use crate::header::Preamble;
+use crate::header::Shape;
 use crate::layout::{Control, Header, LONGEST_FRAGMENT, MAX_RANKS, Member, SHAPE_WORDS};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
@@ -117,6 +119,7 @@ impl RingStorage {
         self.senders().futex.let_time_pass();
     }
 
+    #[cfg(not(loom))]
     pub(crate) fn preamble(&self) -> Preamble<'_> {
         Preamble {
             header: self.cells.header(),
