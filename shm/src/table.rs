@@ -11,6 +11,7 @@ use crate::call::{Announcement, Form, Kind, Reduction, Stamp, Width};
 use crate::label::{self, Interned, LabelError};
 use crate::layout::{Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
+use crate::member::Leave;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::State;
 use crate::park::{self, Climb, Effort, Ladder, Step, Waits};
@@ -503,8 +504,8 @@ impl Table {
     pub fn close(&mut self) {
         if !self.closed && self.seat.owner.is_here() {
             self.closed = true;
-            self.seat.storage.member(self.seat.me).close();
-            park::wake(&self.seat.storage);
+            self.seat.storage.member(self.seat.me).leave(Leave::Closed);
+            park::wake(self.seat.storage.control());
         }
     }
 
@@ -595,7 +596,7 @@ impl Table {
         let mut stranger = scan(&mut pending);
         if pending == 0 {
             // Only who finds everything there at the first look can be what a sleeper waits for.
-            self.waits.wake(&seat.storage, round);
+            self.waits.wake(seat.storage.control(), round);
         }
         let mut climb = Climb::new(&self.waits, round, timeout);
         let (mut complete, mut told) = (false, false);
@@ -613,7 +614,7 @@ impl Table {
             } else {
                 match climb.step(|slice| {
                     self.waits
-                        .sleep(&seat.storage, seat.me, round, slice, asleep);
+                        .sleep(seat.storage.control(), seat.me, round, slice, asleep);
                 }) {
                     Step::Again => {}
                     Step::Slice { waited } => {
@@ -677,7 +678,7 @@ impl Table {
             // The order matters: a rank publishes, then closes, then loses its lock. Test the lock first, `closed` second,
             // the stamps last; what is still overlooked the outcome corrects.
             let alive = self.peers.as_ref().is_none_or(|peers| peers.alive(rank));
-            let closed = self.seat.storage.member(rank).has_closed();
+            let closed = self.seat.storage.member(rank).left().is_some();
             if (alive && !closed) || arrived(rank) {
                 continue;
             }

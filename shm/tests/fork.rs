@@ -2,9 +2,13 @@
 
 #![cfg(not(loom))]
 
+#[path = "harness/process.rs"]
+mod process;
+
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, pause};
+use nix::unistd::{Pid, pause};
+use process::{child, ended};
 use rankpact_shm::{
     Cause, CloseOnFork, Failure, Geometry, Identity, Kind, Ladder, Missing, RoundError, Segment,
     Table,
@@ -27,28 +31,6 @@ fn identity() -> Identity {
 fn table(segment: Segment, rank: usize) -> Table {
     let (storage, locks) = segment.into_parts();
     Table::new(storage, rank, Ladder::auto(2, 2)).with_liveness(Box::new(locks))
-}
-
-/// Runs `body` in a child; its exit code is 0 if it returns true.
-fn child(body: impl FnOnce() -> bool) -> Pid {
-    // SAFETY: the child runs `body` and exits without returning; the harness' other thread only waits for this one.
-    match unsafe { fork() }.expect("a process") {
-        ForkResult::Parent { child } => child,
-        ForkResult::Child => {
-            let good =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
-            // SAFETY: ends the child at once, without the exit handlers of the test harness.
-            unsafe { nix::libc::_exit(i32::from(!good)) }
-        }
-    }
-}
-
-fn ended(pid: Pid) {
-    assert_eq!(
-        waitpid(pid, None),
-        Ok(WaitStatus::Exited(pid, 0)),
-        "an assertion of a child failed"
-    );
 }
 
 /// Rank 1: three rounds, then rank 0 is dead.

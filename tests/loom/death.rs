@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize as Counted, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Sleeps at once, and looks after its peers whenever it has slept.
-fn watchful() -> Ladder {
+pub(crate) fn watchful() -> Ladder {
     Ladder {
         slice: Duration::ZERO,
         ..Ladder::parking()
@@ -19,10 +19,10 @@ fn watchful() -> Ladder {
 
 /// The lock of the one rank that may die: the kernel releases it after everything the rank wrote.
 #[derive(Debug, Default)]
-struct Lock(AtomicBool);
+pub(crate) struct Lock(pub(crate) AtomicBool);
 
 #[derive(Debug)]
-struct Locks(usize, Arc<Lock>);
+pub(crate) struct Locks(pub(crate) usize, pub(crate) Arc<Lock>);
 
 impl Liveness for Locks {
     fn alive(&self, rank: usize) -> bool {

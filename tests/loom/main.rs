@@ -8,7 +8,9 @@
 mod death;
 mod flight;
 mod radix;
+mod ring;
 mod round;
+mod segment;
 
 use rankpact_shm::{Announcement, FREE_WORDS, Geometry, Kind, Ladder, RoundError, Storage, Table};
 use std::sync::Arc;

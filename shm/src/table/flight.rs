@@ -160,13 +160,13 @@ impl Table {
     /// Wakes whoever sleeps for `round` if this rank was the last to come: its first look may be long after this.
     fn wake_if_last(&self, round: u64) {
         let storage = &self.seat.storage;
-        if Waits::anybody_sleeps(storage, round)
+        if Waits::anybody_sleeps(storage.control(), round)
             && storage
                 .rows(round)
                 .iter()
                 .all(|row| row.stamp().is_round(round))
         {
-            self.waits.wake(storage, round);
+            self.waits.wake(storage.control(), round);
         }
     }
 

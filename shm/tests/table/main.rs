@@ -5,34 +5,20 @@
 mod flight;
 mod operations;
 mod radix;
+#[path = "../harness/watchdog.rs"]
+mod watchdog;
 
 use rankpact_shm::{
     Announcement, Cause, Geometry, Kind, Ladder, Liveness, Open, RoundError, Shape, Storage, Table,
     Trouble,
 };
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+use watchdog::watchdog;
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
-
-/// Ends the whole test program if a test hangs: a hung thread cannot be ended alone.
-fn watchdog<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, receiver) = mpsc::channel();
-    let worker = thread::spawn(move || sender.send(body()));
-    match receiver.recv_timeout(LONG) {
-        Ok(value) => value,
-        Err(mpsc::RecvTimeoutError::Disconnected) => match worker.join() {
-            Err(panic) => std::panic::resume_unwind(panic),
-            Ok(_) => unreachable!("a worker that returned has sent its value"),
-        },
-        Err(mpsc::RecvTimeoutError::Timeout) => {
-            eprintln!("watchdog: a test hangs");
-            std::process::abort();
-        }
-    }
-}
 
 fn tables(ranks: usize, first_round: u64, ladder: Ladder) -> Vec<Table> {
     let geometry = Geometry::new(ranks, 4).expect("a valid geometry");
