@@ -289,9 +289,13 @@ impl Table {
 
     /// What every rank contributed to `slot` of the round settled last, which must have been a reduction of that width.
     ///
-    /// Valid until this rank's next call: its peers cannot reuse the rows before.
+    /// Valid until this rank's next call: its peers cannot reuse the rows before. `None` too while as many rounds are in
+    /// flight as may be: a peer may be ahead by so many, and has the rows of the settled one by then.
     #[must_use]
     pub fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
+        if self.flight.len() >= self.geometry().depth() {
+            return None;
+        }
         let read = |row: &Row| {
             let stamp = row.stamp();
             let mut slots = [0; MAX_SLOTS];

@@ -84,3 +84,23 @@ fn giving_up_in_flight_is_about_the_oldest_round() {
         one_outcome(vec![seat(0), seat(1)], 2, [PATIENT, 1]);
     });
 }
+
+/// 2 threads, 1 round: a rank that starts last and does not look at the round wakes the one that sleeps. Control: P1.
+#[test]
+fn a_start_wakes_the_sleepers() {
+    explore(4, || {
+        let mut tables = tables(2, Ladder::parking());
+        let (mut one, mut other) = (tables.remove(0), tables.remove(0));
+        let sleeper = thread::spawn(move || {
+            let mut row = [1];
+            other
+                .all_reduce(Kind::Min, "m", &mut row, polls(PATIENT))
+                .map(|()| row)
+        });
+        let started = one
+            .start(Kind::Min, "m", &[0], polls(PATIENT))
+            .expect("all is well");
+        assert_eq!(sleeper.join().expect("no rank panics"), Ok([0]));
+        assert_eq!(one.finish(&started, polls(PATIENT)).as_deref(), Ok(&[0][..]));
+    });
+}

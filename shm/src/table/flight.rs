@@ -1,9 +1,10 @@
 //! Split phase: a reduction is started, other work is done, and it is finished later.
 
-use super::{Posted, RoundError, Table, monotonic_ns};
+use super::{Posted, RoundError, Table, bits, monotonic_ns};
 use crate::call::Kind;
 use crate::layout::MAX_SLOTS;
-use crate::sync::weakened;
+use crate::park;
+use crate::sync::{Ordering, weakened};
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -70,6 +71,10 @@ impl Flight {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// What is left of a deadline.
@@ -114,10 +119,13 @@ impl Table {
         }
         // RULE [O8] Publishing a round settles the one as far back as rounds may be in flight: its peers are done with the
         // buffer that comes next.
-        if self.flight.0.len() >= self.geometry().depth() && !weakened("O8") {
+        if self.flight.len() >= self.geometry().depth() && !weakened("O8") {
             self.land(timeout)?;
         }
         let posted = self.post(kind, label, slots)?;
+        if self.seat.storage.control().waiters.load(Ordering::Relaxed) != 0 && !weakened("P1") {
+            self.wake_if_last(posted.round);
+        }
         let result = Arc::new(OnceLock::new());
         self.flight.0.push_back(Flying {
             posted,
@@ -128,6 +136,18 @@ impl Table {
             round: posted.round,
             result,
         })
+    }
+
+    /// Wakes the sleepers if every row of `round` is there.
+    ///
+    /// RULE [P1] Who starts a round may look at it much later: so it looks for the sleepers' sake at once, behind F1, as a
+    /// blocking call does.
+    #[cold]
+    fn wake_if_last(&self, round: u64) {
+        let there = self.row_watch(self.seat.storage.rows(round), round);
+        if bits(self.others()).all(|peer| there(peer).is_some()) {
+            park::wake_fenced(&self.seat.storage);
+        }
     }
 
     /// Waits for a started reduction, at most for `timeout`; those started before it are settled first.
@@ -147,9 +167,6 @@ impl Table {
                     .failure
                     .clone()
                     .map_or(RoundError::NotStarted, RoundError::Poisoned));
-            }
-            if self.closed {
-                return Err(RoundError::Closed);
             }
             self.land(budget.left())?;
         }
@@ -190,6 +207,9 @@ impl Table {
     fn land(&mut self, timeout: Duration) -> Result<(), RoundError> {
         if !self.seat.owner.is_here() {
             return Err(RoundError::Forked);
+        }
+        if self.closed {
+            return Err(RoundError::Closed);
         }
         // RULE [O7] The oldest first.
         let next = if weakened("O7") {

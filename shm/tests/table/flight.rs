@@ -1,6 +1,8 @@
 //! Split phase: rounds that are started, left alone, and finished later.
 
-use crate::{LONG, SHORT, announce, check_rounds, failure, on_threads, tables, value};
+use crate::{
+    LONG, SHORT, announce, check_rounds, failure, on_threads, tables, value, watchdog,
+};
 use rankpact_shm::{Cause, Kind, Ladder, RoundError, Started, Table};
 use std::thread;
 use std::time::Duration;
@@ -93,6 +95,29 @@ fn a_start_does_not_wait_for_its_own_round() {
     }
 }
 
+/// The starter does not come back to its round before the sleeper has woken, and no slice ends meanwhile.
+#[test]
+fn a_start_wakes_those_who_sleep_for_its_row() {
+    let drowsy = Ladder {
+        slice: LONG,
+        ..Ladder::parking()
+    };
+    let mut all = tables(2, 1, drowsy);
+    let (mut one, mut two) = (all.remove(0), all.remove(0));
+    watchdog(move || {
+        let sleeper = thread::spawn(move || {
+            let mut slots = row(1, 1);
+            two.all_reduce(Kind::Min, "split", &mut slots, LONG * 2)
+                .map(|()| slots)
+        });
+        thread::sleep(SHORT);
+        let started = start(&mut one);
+        let woken = sleeper.join().expect("no rank panics");
+        assert_eq!(woken, Ok(reduced(2, 1)));
+        finish(&mut one, &started);
+    });
+}
+
 #[test]
 fn rounds_before_the_failed_one_complete_although_they_are_still_in_flight() {
     let ends = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
@@ -163,4 +188,42 @@ fn a_handle_of_another_table_is_refused() {
     let started = start(&mut here);
     assert_eq!(there.finish(&started, LONG), Err(RoundError::NotStarted));
     finish(&mut here, &started);
+}
+
+/// With as many rounds in flight as may be, a peer may be writing into the rows of the round settled last.
+#[test]
+fn contributions_are_those_of_the_settled_round_or_none() {
+    let mut all = tables(2, 1, Ladder::auto(2, 2));
+    let (mut one, mut two) = (all.remove(0), all.remove(0));
+    watchdog(move || {
+        let ours: Vec<_> = (0..4).map(|_| start(&mut one)).collect();
+        let theirs: Vec<_> = (0..4).map(|_| start(&mut two)).collect();
+        finish(&mut one, &ours[0]);
+        let both = Some(vec![value(0, 1, 0), value(1, 1, 0)]);
+        assert_eq!(one.contributions(0), both);
+        // Five rounds are published here, one of them settled; the peer settles all and goes on to the buffer of the first.
+        let fifth = start(&mut one);
+        assert_eq!(one.contributions(0), None);
+        theirs.iter().for_each(|started| finish(&mut two, started));
+        let more: Vec<_> = (0..5).map(|_| start(&mut two)).collect();
+        assert_eq!(one.contributions(0), None);
+        finish(&mut one, &fifth);
+        assert_eq!(
+            one.contributions(0),
+            Some(vec![value(0, 5, 0), value(1, 5, 0)])
+        );
+        drop(more);
+    });
+}
+
+#[test]
+fn a_closed_table_settles_nothing_more() {
+    let mut one = tables(2, 1, Ladder::auto(2, 2)).remove(0);
+    let handles = [(); 4].map(|()| start(&mut one));
+    one.close();
+    assert_eq!(one.finish(&handles[0], LONG), Err(RoundError::Closed));
+    let again = one.start(Kind::Min, "split", &[1], LONG).map(drop);
+    assert_eq!(again, Err(RoundError::Closed));
+    let wide = announce(&mut one, Kind::Broadcast, "wide", 1).map(drop);
+    assert_eq!(wide, Err(RoundError::Closed));
 }
