@@ -397,13 +397,22 @@ impl Table {
     /// Why a call cannot begin: the failure itself the first time, then the memory of it.
     #[cold]
     fn refuse(&mut self) -> RoundError {
-        if !self.seat.owner.is_here() {
-            return RoundError::Forked;
+        if let Err(forked) = self.owned() {
+            return forked;
         }
         match (&self.failure, self.ended(self.next)) {
             (Some(failure), _) => RoundError::Poisoned(failure.clone()),
             (None, Some(failure)) => self.poison(failure),
             (None, None) => RoundError::Closed,
+        }
+    }
+
+    /// Whether this is the process that sat down here.
+    fn owned(&self) -> Result<(), RoundError> {
+        if self.seat.owner.is_here() {
+            Ok(())
+        } else {
+            Err(RoundError::Forked)
         }
     }
 

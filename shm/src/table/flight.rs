@@ -205,9 +205,7 @@ impl Table {
     /// oldest, so that a failed round has no completed one behind it.
     #[cold]
     fn land(&mut self, timeout: Duration) -> Result<(), RoundError> {
-        if !self.seat.owner.is_here() {
-            return Err(RoundError::Forked);
-        }
+        self.owned()?;
         if self.closed {
             return Err(RoundError::Closed);
         }
