@@ -49,3 +49,20 @@ fn two_groups_of_two_agree() {
         );
     });
 }
+
+/// 3 threads in groups of 2 and 1, 1 round: one hops and then sleeps, one sleeps at once, one hops and then yields.
+/// Control: O9.
+#[test]
+fn ranks_that_wait_each_in_its_own_way_wake_each_other() {
+    explore(2, || {
+        let storage = Arc::new(storage(3).with_radix(2));
+        let yielding = Ladder {
+            spin: Duration::from_nanos(1),
+            ..Ladder::yielding()
+        };
+        let ladders = [hopeful(), Ladder::parking(), yielding];
+        let seat = |(me, ladder)| Table::new(Arc::clone(&storage), me, ladder);
+        let tables = ladders.into_iter().enumerate().map(seat).collect();
+        one_outcome_of(tables, &[&[PATIENT; 1], &[PATIENT; 1], &[PATIENT; 1]]);
+    });
+}

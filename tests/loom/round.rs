@@ -162,8 +162,10 @@ fn a_commit_wakes_the_sleepers() {
 }
 
 /// Two ranks run `body` while another thread of rank 0 aborts.
-fn abort_beside<T: PartialEq + std::fmt::Debug + 'static>(body: fn(Table) -> T) {
-    let mut tables = tables(2, Ladder::parking());
+pub(crate) fn abort_beside<T: PartialEq + std::fmt::Debug + 'static>(
+    mut tables: Vec<Table>,
+    body: fn(Table) -> T,
+) {
     let (one, other) = (tables.remove(0), tables.remove(0));
     let aborter: Aborter = one.aborter();
     let abort = thread::spawn(move || aborter.abort("x"));
@@ -180,13 +182,21 @@ fn abort_beside<T: PartialEq + std::fmt::Debug + 'static>(body: fn(Table) -> T) 
 /// 3 threads, 4 rounds in 2 buffers: what the aborting thread has read of its rank may be old by two tenants.
 #[test]
 fn an_abort_ends_the_same_round_on_both_ranks() {
-    explore(2, || abort_beside(|table| rank(table, &[PATIENT; 4])));
+    explore(2, || {
+        abort_beside(tables(2, Ladder::parking()), |table| {
+            rank(table, &[PATIENT; 4])
+        });
+    });
 }
 
 /// 3 threads, 2 rounds of travelling data: `done` may be of a later round than the one the abort is about.
 #[test]
 fn an_abort_ends_the_same_round_of_travelling_data_on_both_ranks() {
-    explore(2, || abort_beside(|table| wide(table, [PATIENT; 2])));
+    explore(2, || {
+        abort_beside(tables(2, Ladder::parking()), |table| {
+            wide(table, [PATIENT; 2])
+        });
+    });
 }
 
 /// 2 threads: an abort against a rank that sleeps without a deadline.
