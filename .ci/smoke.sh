@@ -6,3 +6,4 @@ cd "$(dirname "$0")/.."
 cargo run --release -p rankpact -- replay
 cargo run --release -p rankpact -- bench --rounds 1000
 cargo bench -p rankpact-benches --bench floor -- 1000
+cargo bench -p rankpact-benches --bench waiting

@@ -3,7 +3,7 @@
 //! `cargo bench -p rankpact-benches --bench floor -- [ROUNDS]`
 
 use comfy_table::{CellAlignment, Table, presets};
-use rankpact_shm::floor;
+use rankpact_shm::{cpus, floor};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const ROUNDS: usize = 1_000_000;
 
 /// Unpinned is still a measurement, only a worse one.
 fn pin(side: usize) {
-    if let Err(error) = floor::pin(side) {
+    if let Err(error) = cpus::pin(side) {
         eprintln!("floor: side {side} is not pinned: {error}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::ErrorKind;
 use crate::job::{self, Job};
 use crate::mesh::{Mesh, MeshError};
-use crate::options::{Options, PathChoice, cpus};
+use crate::options::{Options, PathChoice};
 use crate::path::Path;
 use crate::path::table::TablePath;
 use crate::path::tcp::TcpPath;
@@ -135,14 +135,15 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         &gather,
     )?
     .map_err(|Refusal(kind)| kind)?;
-    mesh.share_cpus(ranks.len(), cpus());
+    let ladder = options.ladder(job.place.crowd);
+    mesh.climb(ladder);
     match held {
         Ok(segment) => {
             let (storage, locks) = segment.into_parts();
             let label = name.to_owned();
             let world = ranks.to_vec();
             let table = options
-                .seat(storage, me, ranks.len())
+                .seat(storage, me, ladder)
                 .with_liveness(Box::new(locks))
                 .with_notice(Box::new(move |silent, waited| {
                     tracing::warn!(
@@ -163,10 +164,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
             if wants_table && me == 0 {
                 job.tell_once(&format!("groups use TCP: {kind}"));
             }
-            Ok((
-                Path::Tcp(TcpPath::new(mesh, options.timing)),
-                kind.to_string(),
-            ))
+            Ok((Path::Tcp(TcpPath::new(mesh, options)), kind.to_string()))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What all groups of one rank share: its place in the job, the rendezvous, and the word that ends it all.
 
 use crate::error::{Error, ErrorKind, Silent};
-use crate::options::Options;
+use crate::options::{Crowd, Options};
 use crate::rendezvous::{Ended, Link, LinkError, Server};
 use crate::token::Token;
 use rankpact_shm::{Aborter, Process};
@@ -19,6 +19,7 @@ pub(crate) struct Place {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) options: Options,
+    pub(crate) crowd: Crowd,
     /// The random number of the job, part of the name of every segment.
     pub(crate) nonce: [u64; 2],
     /// Where this rank listens for its peers.

@@ -1,7 +1,10 @@
 //! How a rank's groups behave: what all ranks must agree on, and what each may choose for itself.
 
-use rankpact_shm::{Geometry, Ladder, Storage, Table};
+use rankpact_shm::{Geometry, Ladder, Storage, Table, cpus};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
+use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -43,7 +46,7 @@ impl FromStr for PathChoice {
 /// How a rank waits for its peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// Spin if every rank of the group can have a CPU, then yield, then sleep.
+    /// Spin if every waiting thread of the job on this host can have a CPU, then yield, then sleep.
     #[default]
     Auto,
     /// Never leave the CPU.
@@ -52,18 +55,6 @@ pub enum Waiting {
     Yield,
     /// Sleep at once.
     Park,
-}
-
-impl Waiting {
-    /// The ladder of a group of `ranks` on this machine. CPUs are those of this process: affinity and quota count.
-    pub(crate) fn ladder(self, ranks: usize) -> Ladder {
-        match self {
-            Self::Auto => Ladder::auto(ranks, cpus()),
-            Self::Spin => Ladder::spinning(),
-            Self::Yield => Ladder::yielding(),
-            Self::Park => Ladder::parking(),
-        }
-    }
 }
 
 impl FromStr for Waiting {
@@ -82,9 +73,51 @@ impl FromStr for Waiting {
     }
 }
 
-/// CPUs that this process may really use.
-pub(crate) fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// How many ranks of the job wait on which CPUs: those of this host, and what they may use together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Crowd {
+    pub(crate) processes: usize,
+    pub(crate) cpus: usize,
+}
+
+impl Crowd {
+    /// All ranks are threads of this process.
+    pub(crate) fn threads() -> Self {
+        Self {
+            processes: 1,
+            cpus: cpus::available(),
+        }
+    }
+
+    /// This rank, whose place is `mine`, and all of `places` on the same host.
+    pub(crate) fn of(mine: &Spot, places: &[Spot]) -> Self {
+        let here = || places.iter().filter(|spot| spot.host == mine.host);
+        // Ranks that are pinned apart do not share: together they have the CPUs of all.
+        let cpus: BTreeSet<usize> = here().flat_map(|spot| &spot.cpus).copied().collect();
+        let quota = cpus::quota().map_or(usize::MAX, cpus::Quota::whole);
+        Self {
+            processes: here().count().max(1),
+            cpus: cpus.len().min(quota).max(1),
+        }
+    }
+}
+
+/// Where a rank runs, as all are told when they join. Only waits depend on it: it proves nothing, and nothing that ranks
+/// agree on may follow from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spot {
+    /// The same for all processes that share a kernel.
+    host: String,
+    cpus: Vec<usize>,
+}
+
+impl Spot {
+    pub(crate) fn here() -> Self {
+        Self {
+            host: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+            cpus: cpus::allowed().unwrap_or_default(),
+        }
+    }
 }
 
 /// The settings of a world and its groups.
@@ -96,8 +129,15 @@ pub struct Options {
     pub path: PathChoice,
     /// Rounds in flight: 1, 2, 4 or 8. Must be equal on all ranks.
     pub depth: usize,
-    /// How this rank waits.
+    /// How this rank waits. The three below change what that means, where given.
     pub waiting: Waiting,
+    /// For how long a wait spins.
+    pub spin: Option<Duration>,
+    /// For how long it then yields, before it sleeps.
+    pub yields: Option<Duration>,
+    /// How often a wait looks after its peers, asleep or not: 1 to 50 ms, and what lies outside is taken for the nearer
+    /// of the two. A dead peer is told after that time.
+    pub slice: Option<Duration>,
     /// The folder of the segments, for pods whose containers share a volume but not `/dev/shm`.
     pub folder: PathBuf,
     /// Whether rounds measure skew and transport ([`crate::Group::timing`]).
@@ -111,6 +151,9 @@ impl Default for Options {
             path: PathChoice::default(),
             depth: 4,
             waiting: Waiting::default(),
+            spin: None,
+            yields: None,
+            slice: None,
             folder: PathBuf::from("/dev/shm"),
             timing: false,
         }
@@ -130,9 +173,28 @@ impl Options {
         }
     }
 
-    /// The seat of `me` among `ranks` at a table.
-    pub(crate) fn seat(&self, storage: Arc<Storage>, me: usize, ranks: usize) -> Table {
-        let table = Table::new(storage, me, self.waiting.ladder(ranks));
+    /// How a rank waits among so many.
+    pub(crate) fn ladder(&self, crowd: Crowd) -> Ladder {
+        let ladder = match self.waiting {
+            Waiting::Auto => Ladder::auto(crowd.processes, crowd.cpus),
+            Waiting::Spin => Ladder::spinning(),
+            Waiting::Yield => Ladder::yielding(),
+            Waiting::Park => Ladder::parking(),
+        };
+        Ladder {
+            spin: self.spin.unwrap_or(ladder.spin),
+            yields: self.yields.unwrap_or(ladder.yields),
+            slice: self
+                .slice
+                .unwrap_or(ladder.slice)
+                .clamp(Duration::from_millis(1), Ladder::SLICE),
+            ..ladder
+        }
+    }
+
+    /// The seat of `me` at a table.
+    pub(crate) fn seat(&self, storage: Arc<Storage>, me: usize, ladder: Ladder) -> Table {
+        let table = Table::new(storage, me, ladder);
         if self.timing {
             table.with_timing()
         } else {
@@ -167,5 +229,52 @@ mod tests {
             fields.contains(&("layout version".to_owned(), layout)),
             "{fields:?}"
         );
+    }
+
+    fn spot(host: &str, cpus: &[usize]) -> Spot {
+        Spot {
+            host: host.to_owned(),
+            cpus: cpus.to_vec(),
+        }
+    }
+
+    #[test]
+    fn ranks_of_one_host_count_with_all_their_cpus() {
+        let apart = [spot("a", &[0]), spot("a", &[1]), spot("b", &[0, 1])];
+        let crowd = Crowd::of(&apart[0], &apart);
+        assert_eq!(crowd.processes, 2);
+        assert_eq!(crowd.cpus, 2.min(cpus::available()));
+        let together = [spot("a", &[0]), spot("a", &[0])];
+        let crowd = Crowd::of(&together[0], &together);
+        assert_eq!((crowd.processes, crowd.cpus), (2, 1));
+        // What cannot be found out is a crowd.
+        let crowd = Crowd::of(&spot("", &[]), &[spot("", &[]), spot("", &[])]);
+        assert_eq!((crowd.processes, crowd.cpus), (2, 1));
+    }
+
+    #[test]
+    fn budgets_replace_those_of_the_strategy_and_slices_stay_short() {
+        let crowd = Crowd {
+            processes: 4,
+            cpus: 2,
+        };
+        let options = Options::default();
+        assert_eq!(options.ladder(crowd), Ladder::auto(4, 2));
+        let options = Options {
+            waiting: Waiting::Spin,
+            spin: Some(Duration::from_micros(70)),
+            yields: Some(Duration::from_micros(80)),
+            slice: Some(Duration::from_secs(1)),
+            ..options
+        };
+        let ladder = options.ladder(crowd);
+        assert_eq!(ladder.spin_among(100), Duration::from_micros(70));
+        assert_eq!(ladder.yields, Duration::from_micros(80));
+        assert_eq!(ladder.slice, Duration::from_millis(50));
+        let options = Options {
+            slice: Some(Duration::ZERO),
+            ..options
+        };
+        assert_eq!(options.ladder(crowd).slice, Duration::from_millis(1));
     }
 }

@@ -3,12 +3,13 @@
 use crate::error::{Error, ErrorKind};
 use crate::group::Group;
 use crate::job::{self, Job, Place, join_error};
-use crate::options::Options;
+use crate::options::{Crowd, Options, Spot};
 use crate::rendezvous::{Link, LinkError, Server};
 use crate::token::Token;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
+use std::mem::take;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -70,6 +71,7 @@ const LATECOMERS: Duration = Duration::from_secs(1);
 struct Hello {
     fields: Vec<(String, String)>,
     nonce: [u64; 2],
+    spot: Spot,
 }
 
 impl Join {
@@ -88,7 +90,8 @@ impl Join {
     /// The join that `rankpact run` describes in `RANKPACT_RANK`, `RANKPACT_WORLD_SIZE`, `RANKPACT_RENDEZVOUS`
     /// (`file:///folder` or `tcp://host:port`), `RANKPACT_TOKEN` and `RANKPACT_JOB`.
     ///
-    /// Settings come from `RANKPACT_TIMEOUT` (seconds), `RANKPACT_PATH`, `RANKPACT_WAIT` and `RANKPACT_SHM_DIR`.
+    /// Settings come from `RANKPACT_TIMEOUT` (seconds), `RANKPACT_PATH`, `RANKPACT_WAIT`, `RANKPACT_SPIN_US` and
+    /// `RANKPACT_YIELD_US` (microseconds) and `RANKPACT_SHM_DIR`.
     ///
     /// # Errors
     ///
@@ -148,6 +151,16 @@ impl Join {
                 .parse()
                 .map_err(|error| usage(format!("RANKPACT_WAIT: {error}")))?;
         }
+        let budget = |name: &str| {
+            let micros = |text: String| {
+                text.parse()
+                    .map(Duration::from_micros)
+                    .map_err(|_| usage(format!("{name} is `{text}`, not a number of microseconds")))
+            };
+            var(name).map(micros).transpose()
+        };
+        options.spin = budget("RANKPACT_SPIN_US")?;
+        options.yields = budget("RANKPACT_YIELD_US")?;
         if let Some(folder) = var("RANKPACT_SHM_DIR") {
             options.folder = folder.into();
         }
@@ -201,6 +214,7 @@ impl World {
         let hello = Hello {
             fields: options.agreement(size),
             nonce: own_nonce,
+            spot: Spot::here(),
         };
         let started = Instant::now();
         let all = link
@@ -224,16 +238,20 @@ impl World {
             // Everybody is in; a name that nobody needs any more is one less to leave behind.
             let _ = fs::remove_file(folder.join(RENDEZVOUS_FILE));
         }
-        let (fields, nonces): (Vec<_>, Vec<_>) = job::decode::<Hello>(&everybody, &all)?
-            .into_iter()
-            .map(|hello| (hello.fields, hello.nonce))
-            .unzip();
+        let mut all = job::decode::<Hello>(&everybody, &all)?;
+        let fields: Vec<_> = all
+            .iter_mut()
+            .map(|hello| take(&mut hello.fields))
+            .collect();
         job::compare(&everybody, &fields)?;
-        let nonce = nonces[0];
+        let nonce = all[0].nonce;
+        let spots: Vec<_> = all.into_iter().map(|hello| hello.spot).collect();
+        let crowd = Crowd::of(&spots[rank], &spots);
         let job = Job::new(Place {
             rank,
             size,
             options,
+            crowd,
             nonce,
             ip,
             token,
@@ -534,4 +552,60 @@ fn read(file: &Path) -> Result<Option<(SocketAddr, Token)>, ErrorKind> {
         found: "not the address of a rendezvous".to_owned(),
     })?;
     Ok(Some((address, Token::from_text(token))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Waiting;
+
+    fn join(settings: &[(&str, &str)]) -> Result<Join, Error> {
+        let needed = [
+            ("RANKPACT_RANK", "1"),
+            ("RANKPACT_WORLD_SIZE", "2"),
+            ("RANKPACT_RENDEZVOUS", "file:///there"),
+        ];
+        let all: Vec<_> = needed.iter().chain(settings).collect();
+        Join::from_vars(|wanted| {
+            let found = all.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_environment_sets_how_a_rank_waits() {
+        let options = join(&[]).expect("nothing else is needed").options;
+        assert_eq!(options, Options::default());
+        let options = join(&[
+            ("RANKPACT_WAIT", "park"),
+            ("RANKPACT_SPIN_US", "15"),
+            ("RANKPACT_YIELD_US", "0"),
+        ])
+        .expect("all are right")
+        .options;
+        assert_eq!(options.waiting, Waiting::Park);
+        assert_eq!(options.spin, Some(Duration::from_micros(15)));
+        assert_eq!(options.yields, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_setting_that_makes_no_sense_is_named_with_its_value() {
+        for (name, value) in [
+            ("RANKPACT_WAIT", "dozing"),
+            ("RANKPACT_SPIN_US", "20us"),
+            ("RANKPACT_SPIN_US", ""),
+            ("RANKPACT_YIELD_US", "-1"),
+            ("RANKPACT_YIELD_US", "1.5"),
+            ("RANKPACT_TIMEOUT", "soon"),
+            ("RANKPACT_PATH", "pigeon"),
+        ] {
+            let error = join(&[(name, value)]).expect_err(name);
+            assert!(matches!(*error.kind, ErrorKind::Usage(_)), "{error}");
+            let line = error.to_string();
+            assert!(
+                line.contains(name) && line.contains(&format!("`{value}`")),
+                "{line}"
+            );
+        }
+    }
 }

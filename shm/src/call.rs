@@ -16,25 +16,97 @@ pub enum Kind {
     Max = 3,
     /// Bytes of one rank to all.
     Broadcast = 4,
+    /// The sum of each slot.
+    Sum = 5,
+    /// The bits that any rank has set.
+    Or = 6,
+    /// The bits that all ranks have set.
+    And = 7,
+    /// An operation of its own for each slot.
+    Each = 8,
+    /// The slots of every rank to all.
+    Gather = 9,
+    /// Bytes of every rank to all.
+    GatherBytes = 10,
 }
 
 impl Kind {
     /// The kind with this number, where there is one.
     #[must_use]
     pub fn from_code(code: u64) -> Option<Self> {
-        [Self::Barrier, Self::Min, Self::Max, Self::Broadcast]
-            .into_iter()
-            .find(|kind| *kind as u64 == code)
+        Self::ALL.into_iter().find(|kind| *kind as u64 == code)
     }
 
-    /// Folds one contribution into an accumulated slot.
+    const ALL: [Self; 10] = [
+        Self::Barrier,
+        Self::Min,
+        Self::Max,
+        Self::Broadcast,
+        Self::Sum,
+        Self::Or,
+        Self::And,
+        Self::Each,
+        Self::Gather,
+        Self::GatherBytes,
+    ];
+
+    /// Folds one contribution into an accumulated slot, where that can be done row by row.
     #[inline(always)]
     pub(crate) fn fold(self, accumulated: i64, contribution: i64) -> i64 {
         match self {
             Self::Min => accumulated.min(contribution),
             Self::Max => accumulated.max(contribution),
-            Self::Barrier | Self::Broadcast => accumulated,
+            Self::Or => accumulated | contribution,
+            Self::And => accumulated & contribution,
+            _ => accumulated,
         }
+    }
+
+    /// Whether the rows can be folded as they come. Else all rows are read when all are there: a sum is judged by its
+    /// total alone, and must not count a row twice.
+    #[inline(always)]
+    pub(crate) fn folds_row_by_row(self) -> bool {
+        !matches!(self, Self::Sum | Self::Each | Self::Gather)
+    }
+
+    /// Folds one contribution into a total that cannot overflow: of 64 ranks, 70 bits.
+    pub(crate) fn fold_wide(self, accumulated: i128, contribution: i64) -> i128 {
+        let contribution = i128::from(contribution);
+        match self {
+            Self::Min => accumulated.min(contribution),
+            Self::Max => accumulated.max(contribution),
+            Self::Or => accumulated | contribution,
+            Self::And => accumulated & contribution,
+            Self::Sum => accumulated + contribution,
+            _ => accumulated,
+        }
+    }
+}
+
+/// What is done with the slots of a reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction<'a> {
+    /// The same with all: one of min, max, sum, or, and.
+    All(Kind),
+    /// With each its own.
+    Each(&'a [Kind]),
+}
+
+impl From<Kind> for Reduction<'_> {
+    fn from(kind: Kind) -> Self {
+        Self::All(kind)
+    }
+}
+
+impl<'a> From<&'a [Kind]> for Reduction<'a> {
+    fn from(kinds: &'a [Kind]) -> Self {
+        Self::Each(kinds)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [Kind; N]> for Reduction<'a> {
+    fn from(kinds: &'a [Kind; N]) -> Self {
+        Self::Each(kinds)
     }
 }
 
@@ -45,6 +117,12 @@ impl fmt::Display for Kind {
             Self::Min => "min",
             Self::Max => "max",
             Self::Broadcast => "broadcast",
+            Self::Sum => "sum",
+            Self::Or => "or",
+            Self::And => "and",
+            Self::Each => "each",
+            Self::Gather => "gather",
+            Self::GatherBytes => "gather bytes",
         })
     }
 }
@@ -167,8 +245,11 @@ impl Width {
     }
 }
 
-/// Words of an [`Announcement`] for the caller's own use.
-pub const FREE_WORDS: usize = 5;
+/// Words of an [`Announcement`] for the caller's own use: the first five are in the first line of the row.
+pub const FREE_WORDS: usize = 10;
+
+/// As many of them as one line takes.
+const FREE_IN_LINE: usize = 5;
 
 /// What a rank says of a described call besides its description; not compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,22 +261,22 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// The words of the row: the description first.
-    pub(crate) fn words(self, description: i64) -> [i64; 2 + FREE_WORDS] {
-        let mut words = [0; 2 + FREE_WORDS];
-        words[0] = description;
-        words[1] = self.travelling.cast_signed();
-        for (word, free) in words[2..].iter_mut().zip(self.free) {
-            *word = free.cast_signed();
-        }
-        words
+    /// What is in the first line of the row, the description first, and what in the second.
+    pub(crate) fn words(self, description: i64) -> ([u64; 7], [u64; FREE_WORDS - FREE_IN_LINE]) {
+        let mut line = [0; 7];
+        line[0] = description.cast_unsigned();
+        line[1] = self.travelling;
+        line[2..].copy_from_slice(&self.free[..FREE_IN_LINE]);
+        (line, std::array::from_fn(|i| self.free[FREE_IN_LINE + i]))
     }
 
-    pub(crate) fn from_words(words: [i64; 2 + FREE_WORDS]) -> Self {
-        let words = words.map(i64::cast_unsigned);
+    pub(crate) fn from_words(line: [u64; 7], more: [u64; FREE_WORDS - FREE_IN_LINE]) -> Self {
+        let mut free = [0; FREE_WORDS];
+        free[..FREE_IN_LINE].copy_from_slice(&line[2..]);
+        free[FREE_IN_LINE..].copy_from_slice(&more);
         Self {
-            travelling: words[1],
-            free: std::array::from_fn(|i| words[2 + i]),
+            travelling: line[1],
+            free,
         }
     }
 }
@@ -214,8 +295,10 @@ pub struct CallView {
 }
 
 /// The shape of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
+    /// So many slots in the row, with an operation of its own for each.
+    Each(Vec<Kind>),
     /// So many slots in the row.
     Slots(u64),
     /// A described call: slots of a reduction, root of a broadcast.
@@ -226,8 +309,21 @@ impl CallView {
     /// The shape in words: `8 slots`, `root 0`.
     #[must_use]
     pub fn shape_text(&self) -> String {
-        match (self.shape, self.kind) {
+        match (&self.shape, self.kind) {
+            (Shape::Each(kinds), _) => {
+                let names: Vec<_> = kinds.iter().map(Kind::to_string).collect();
+                names.join(",")
+            }
             (Shape::Described(root), Some(Kind::Broadcast)) => format!("root {root}"),
+            (Shape::Described(_), Some(Kind::GatherBytes)) => "bytes".to_owned(),
+            // Below the crc32 of the operations the number of slots.
+            (Shape::Described(word), Some(Kind::Each)) => {
+                format!(
+                    "{} slots, operations {:08x}",
+                    word & u64::from(u32::MAX),
+                    word >> 32
+                )
+            }
             (Shape::Slots(1) | Shape::Described(1), _) => "1 slot".to_owned(),
             (Shape::Slots(n) | Shape::Described(n), _) => format!("{n} slots"),
         }
@@ -253,7 +349,7 @@ mod tests {
     fn any_call() -> impl Strategy<Value = (u64, u64, Width, Form, u16)> {
         (
             any::<u64>(),
-            1_u64..=4,
+            1_u64..=10,
             prop_oneof![(0_usize..=8).prop_map(Width::Slots), Just(Width::Wide)],
             prop_oneof![Just(Form::Short), Just(Form::Full)],
             any::<u16>(),
@@ -263,7 +359,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_stamp_returns_what_it_was_made_of((round, kind, width, form, label) in any_call()) {
-            let kind = Kind::from_code(kind).expect("1 to 4 are kinds");
+            let kind = Kind::from_code(kind).expect("1 to 10 are kinds");
             let stamp = Stamp::new(round, kind, width, form, label);
             prop_assert!(stamp.is_round(round));
             prop_assert!(!stamp.is_round(round.wrapping_add(1)));
@@ -277,7 +373,7 @@ mod tests {
         #[test]
         fn stamps_are_the_same_call_exactly_when_all_but_the_form_agrees(a in any_call(), b in any_call()) {
             let make = |(round, kind, width, form, label): (u64, u64, Width, Form, u16)| {
-                Stamp::new(round, Kind::from_code(kind).expect("1 to 4 are kinds"), width, form, label)
+                Stamp::new(round, Kind::from_code(kind).expect("1 to 10 are kinds"), width, form, label)
             };
             let equal = Stamp::low(a.0) == Stamp::low(b.0) && a.1 == b.1 && a.2 == b.2 && a.4 == b.4;
             prop_assert_eq!(make(a).same_call(make(b)), equal);

@@ -3,38 +3,9 @@
 //! A measuring instrument, kept here because it needs atomics; no part of the protocol uses it.
 
 use crate::sync::{AtomicU64, Ordering};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
-use std::io;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// The CPUs that this thread may use.
-///
-/// # Errors
-///
-/// The system does not say.
-pub fn cpus() -> io::Result<Vec<usize>> {
-    let allowed = sched_getaffinity(Pid::from_raw(0))?;
-    Ok((0..CpuSet::count())
-        .filter(|cpu| allowed.is_set(*cpu).unwrap_or(false))
-        .collect())
-}
-
-/// Pins the calling thread to the `place`-th of its CPUs; one that has fewer stays where it is.
-///
-/// # Errors
-///
-/// The system refuses.
-pub fn pin(place: usize) -> io::Result<()> {
-    let Some(&cpu) = cpus()?.get(place) else {
-        return Ok(());
-    };
-    let mut one = CpuSet::new();
-    one.set(cpu)?;
-    Ok(sched_setaffinity(Pid::from_raw(0), &one)?)
-}
 
 /// A pair of lines, as far from its neighbours as a row is.
 #[repr(C, align(128))]

@@ -1,5 +1,6 @@
 //! Labels of call sites, interned so that a stamp carries a number and an error the peer's text.
 
+use crate::call::Kind;
 use crate::layout::{LABEL_BYTES, LABEL_WORDS, Label};
 use crate::storage::Storage;
 use crate::sync::Ordering::Relaxed;
@@ -88,11 +89,36 @@ impl Storage {
     }
 }
 
+/// Between a label and the operations that its call has for each slot.
+const SEPARATOR: char = '\u{1f}';
+
+/// `label` with the operations of a call that has one for each slot: they are part of what is interned, so that calls
+/// with other operations have other numbers.
+pub(crate) fn with_kinds(label: &str, kinds: &[Kind]) -> String {
+    let code = |kind: &Kind| char::from(b'0' + *kind as u8);
+    let mut text = format!("{label}{SEPARATOR}");
+    text.extend(kinds.iter().map(code));
+    text
+}
+
+/// The text of label number `id`, empty where nobody wrote one, and the operations interned with it.
+pub(crate) fn text_and_kinds(storage: &Storage, id: u16) -> (String, Vec<Kind>) {
+    let slot = storage.labels().get(usize::from(id));
+    let text = slot
+        .map(|slot| decode(std::array::from_fn(|i| slot.words[i].load(Relaxed))))
+        .unwrap_or_default();
+    match text.rsplit_once(SEPARATOR) {
+        Some((label, codes)) => {
+            let kind = |code: u8| Kind::from_code(code.wrapping_sub(b'0').into());
+            (label.to_owned(), codes.bytes().filter_map(kind).collect())
+        }
+        None => (text, Vec::new()),
+    }
+}
+
 /// The text of label number `id`; empty where nobody wrote one.
 pub(crate) fn text(storage: &Storage, id: u16) -> String {
-    let slot = storage.labels().get(usize::from(id));
-    slot.map(|slot| decode(std::array::from_fn(|i| slot.words[i].load(Relaxed))))
-        .unwrap_or_default()
+    text_and_kinds(storage, id).0
 }
 
 /// The labels this rank has used, with their numbers.

@@ -17,7 +17,7 @@ pub const REASON_BYTES: usize = 8 * TEXT_WORDS;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
 /// Version of the layout of a table. Ranks of one job must have the same.
-pub const LAYOUT_VERSION: u64 = 1;
+pub const LAYOUT_VERSION: u64 = 2;
 pub(crate) const LABELS: usize = 64;
 pub(crate) const LABEL_WORDS: usize = if cfg!(loom) { 2 } else { 6 };
 pub(crate) const TEXT_WORDS: usize = if cfg!(loom) { 1 } else { 22 };
@@ -45,8 +45,9 @@ pub(crate) struct Header {
 pub(crate) struct Control {
     /// The outcome word: round, state, origin.
     pub(crate) outcome: AtomicU64,
-    /// One bit for each rank that sleeps or is about to.
-    pub(crate) waiters: AtomicU64,
+    /// One bit for each rank that sleeps or is about to, apart for even and odd rounds: a rank that is late to wake those
+    /// of its round must not wake those of the next.
+    pub(crate) waiters: [AtomicU64; 2],
     pub(crate) futex: Futex,
 }
 
@@ -213,7 +214,7 @@ mod offsets {
         assert!(
             size_of::<Control>() == 128
                 && offset_of!(Control, waiters) == 8
-                && offset_of!(Control, futex) == 16
+                && offset_of!(Control, futex) == 24
         );
         assert!(
             size_of::<Member>() == 128

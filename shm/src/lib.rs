@@ -16,6 +16,7 @@
 mod call;
 #[cfg(not(loom))]
 mod close_on_fork;
+mod habit;
 mod label;
 mod layout;
 mod liveness;
@@ -33,22 +34,27 @@ mod sync;
 mod table;
 
 #[cfg(not(loom))]
+pub mod cpus;
+#[cfg(not(loom))]
 pub mod floor;
 #[cfg(not(loom))]
 mod map;
 #[cfg(not(loom))]
 mod segment;
 
-pub use call::{Announcement, CallView, FREE_WORDS, Kind, Shape};
+pub use call::{Announcement, CallView, FREE_WORDS, Kind, Reduction, Shape};
 #[cfg(not(loom))]
 pub use close_on_fork::CloseOnFork;
+pub use habit::Habit;
 pub use label::LabelError;
 pub use layout::{Geometry, LABEL_BYTES, LAYOUT_VERSION, MAX_RANKS, MAX_SLOTS, REASON_BYTES};
 pub use liveness::Liveness;
 #[cfg(not(loom))]
 pub use locks::Locks;
 pub use origin::{Cause, Failure, Missing};
-pub use park::Ladder;
+#[cfg(not(loom))]
+pub use park::Awake;
+pub use park::{Effort, Ladder};
 pub use process::Process;
 pub use seat::Aborter;
 #[cfg(not(loom))]

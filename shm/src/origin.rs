@@ -1,6 +1,6 @@
 //! Why a round failed: the record that the rank which gave up leaves for all others.
 
-use crate::call::{CallView, Shape, Stamp};
+use crate::call::{CallView, Kind, Shape, Stamp};
 use crate::label;
 use crate::layout::{OriginCall, TEXT_WORDS};
 use crate::storage::Storage;
@@ -166,15 +166,18 @@ impl OriginCall {
     fn view(&self, storage: &Storage) -> CallView {
         let stamp = Stamp(self.stamp.load(Relaxed));
         let shape = self.shape.load(Relaxed);
+        let (label, kinds) = label::text_and_kinds(storage, stamp.label());
         CallView {
             rank: usize::try_from(self.rank.load(Relaxed)).unwrap_or(usize::MAX),
             kind: stamp.kind(),
             shape: if stamp.is_wide() {
                 Shape::Described(shape)
+            } else if stamp.kind() == Some(Kind::Each) {
+                Shape::Each(kinds)
             } else {
                 Shape::Slots(shape)
             },
-            label: label::text(storage, stamp.label()),
+            label,
         }
     }
 }

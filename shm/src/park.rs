@@ -1,38 +1,56 @@
 //! Waiting: bare polls, a spin bounded in time, yields, then sleep on a shared futex in slices.
 
+use crate::habit::Habit;
 use crate::storage::Storage;
-use crate::sync::{Ordering, full_fence};
+use crate::sync::{AtomicU64, Ordering, full_fence};
+use std::cell::Cell;
 use std::time::Duration;
 
 /// How a rank waits. A local field: ranks of one group may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ladder {
-    /// Spin for so long; zero where more threads wait than there are CPUs, for a spin then only delays its peer.
+    /// Spin for so long.
     pub spin: Duration,
+    /// But only while at most so many threads of this process wait awake: where more threads wait than there are CPUs, a
+    /// spin delays the very peer it waits for.
+    pub spinners: usize,
     /// Then yield the CPU between polls for so long.
     pub yields: Duration,
     /// Then sleep, looking up each time so much has passed: a dead peer is reported within one slice.
     pub slice: Duration,
+    /// Leave out for a while what turns out to be in vain.
+    pub adapts: bool,
 }
 
-/// Between two checks on the peers of a wait that never sleeps, and the longest sleep.
-const SLICE: Duration = Duration::from_millis(50);
-/// Beyond what ranks of a steady job lag behind each other, so that light load adds no wake-up to each round.
-const YIELDS: Duration = Duration::from_micros(500);
-const SPIN: Duration = Duration::from_micros(20);
-
 impl Ladder {
-    /// Spin only if every waiter can have a CPU of its own, then yield, then sleep.
+    /// The longest slice of a built-in ladder, and between two checks on the peers of a wait that never sleeps.
+    pub const SLICE: Duration = Duration::from_millis(50);
+    /// Beyond what ranks of a steady job lag behind each other, so that light load adds no wake-up to each round.
+    const YIELDS: Duration = Duration::from_micros(500);
+    const SPIN: Duration = Duration::from_micros(20);
+
+    /// A yield that takes so long has not been shared by ranks of this job alone: something else has had the CPU.
+    pub const LOST: Duration = Duration::from_micros(500);
+
+    const PARKING: Self = Self {
+        spin: Duration::ZERO,
+        spinners: usize::MAX,
+        yields: Duration::ZERO,
+        slice: Self::SLICE,
+        adapts: false,
+    };
+
+    /// Spin if every thread that waits can have a CPU of its own, then yield, then sleep; adapt to what else uses the CPUs.
+    ///
+    /// `processes` share `cpus`, and by symmetry each has as many waiting threads as this one.
     #[must_use]
-    pub fn auto(waiters: usize, cpus: usize) -> Self {
+    pub fn auto(processes: usize, cpus: usize) -> Self {
         Self {
-            spin: if waiters <= cpus {
-                SPIN
-            } else {
-                Duration::ZERO
-            },
-            yields: YIELDS,
-            slice: SLICE,
+            spin: Self::SPIN,
+            spinners: cpus / processes.max(1),
+            yields: Self::YIELDS,
+            adapts: true,
+            ..Self::PARKING
         }
     }
 
@@ -41,8 +59,7 @@ impl Ladder {
     pub fn spinning() -> Self {
         Self {
             spin: Duration::MAX,
-            yields: Duration::ZERO,
-            slice: SLICE,
+            ..Self::PARKING
         }
     }
 
@@ -50,20 +67,169 @@ impl Ladder {
     #[must_use]
     pub fn yielding() -> Self {
         Self {
-            spin: Duration::ZERO,
             yields: Duration::MAX,
-            slice: SLICE,
+            ..Self::PARKING
         }
     }
 
     /// Sleep at once.
     #[must_use]
     pub fn parking() -> Self {
-        Self {
-            spin: Duration::ZERO,
-            yields: Duration::ZERO,
-            slice: SLICE,
+        Self::PARKING
+    }
+
+    /// How long to spin while so many threads of this process wait awake.
+    #[must_use]
+    pub fn spin_among(&self, awake: usize) -> Duration {
+        if awake <= self.spinners {
+            self.spin
+        } else {
+            Duration::ZERO
         }
+    }
+
+    /// How long to wait without sleeping where every poll costs system calls, and so is no better than a spin.
+    #[must_use]
+    pub fn awake_among(&self, awake: usize) -> Duration {
+        if awake <= self.spinners {
+            self.spin.saturating_add(self.yields)
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+/// What the rounds of a table have cost this rank in system calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// How often it went to sleep.
+    pub sleeps: u64,
+    /// How often it woke others.
+    pub wakes: u64,
+    /// How often it yielded the CPU to something that kept it for long.
+    pub lost: u64,
+}
+
+/// Polls between two looks at the clock while spinning, and before the first.
+const CLOCK_EVERY: u32 = 64;
+
+/// The waits of one table: how they go, what they teach, what they have cost.
+///
+/// Other jobs on the same CPUs cannot be counted, only be noticed, by spins in vain and by yields that last. Nothing of it
+/// reaches a peer.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    ladder: Ladder,
+    /// Polls of the next wait before it first looks at the clock. The only word here that a happy round reads.
+    bare: Cell<u32>,
+    spins: Habit,
+    yields: Habit,
+    effort: Cell<Effort>,
+}
+
+impl Waits {
+    pub(crate) fn new(ladder: Ladder) -> Self {
+        let waits = Self {
+            ladder,
+            bare: Cell::default(),
+            spins: Habit::default(),
+            yields: Habit::default(),
+            effort: Cell::default(),
+        };
+        waits.prepare(ladder.spin_among(1));
+        waits
+    }
+
+    pub(crate) fn effort(&self) -> Effort {
+        self.effort.get()
+    }
+
+    /// How long the next wait may spin, as far as is known before it.
+    pub(crate) fn spin(&self) -> Duration {
+        if self.bare.get() == 0 {
+            Duration::ZERO
+        } else {
+            self.ladder.spin
+        }
+    }
+
+    fn prepare(&self, spin: Duration) {
+        self.bare.set(if spin.is_zero() { 0 } else { CLOCK_EVERY });
+    }
+
+    /// How long a wait in `round` spins, and until when it yields, while so many threads of this process wait awake.
+    fn budgets(&self, round: u64, awake: usize) -> (Duration, Duration) {
+        let ladder = &self.ladder;
+        let goes_on = |habit: &Habit| !ladder.adapts || habit.tries(round);
+        let spin = if goes_on(&self.spins) {
+            ladder.spin_among(awake)
+        } else {
+            Duration::ZERO
+        };
+        // A spin that was left out is yielded instead: the sleep begins when it would have.
+        let yields = if goes_on(&self.yields) {
+            ladder.spin.saturating_add(ladder.yields)
+        } else {
+            spin
+        };
+        self.prepare(spin);
+        (spin, yields)
+    }
+
+    fn spun_in_vain(&self, round: u64) {
+        self.spins.failed(round, Habit::CHEAP);
+    }
+
+    /// Something else had the CPU for long. Who sleeps instead gets it back as soon as it is woken.
+    fn lost_the_cpu(&self, round: u64) {
+        self.count(|effort| effort.lost += 1);
+        self.yields.failed(round, Habit::DEAR);
+    }
+
+    /// Sleeps for at most `slice` unless `look` finds something new after this rank has registered.
+    ///
+    /// No wake-up is lost: the sleeper registers (a), fences, looks (b); the waker writes (c), fences, reads the waiters
+    /// (d). Of two sequentially consistent fences one comes first. If the sleeper's does, (d) sees (a) and wakes; if the
+    /// waker's does, (b) sees (c) and does not sleep. A wake between (b) and the system call has changed the futex word
+    /// since the ticket was read, and the kernel returns at once.
+    pub(crate) fn sleep(
+        &self,
+        storage: &Storage,
+        me: usize,
+        round: u64,
+        slice: Duration,
+        look: impl FnOnce() -> bool,
+    ) {
+        let (futex, waiters) = (&storage.control().futex, waiters(storage, round));
+        let ticket = futex.ticket();
+        waiters.fetch_or(1 << me, Ordering::Relaxed);
+        // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4 and W1.
+        full_fence("P2");
+        if !look() {
+            self.count(|effort| effort.sleeps += 1);
+            futex.sleep(ticket, slice);
+        }
+        waiters.fetch_and(!(1 << me), Ordering::Relaxed);
+    }
+
+    /// Wakes whoever sleeps in `round`; a full fence lies between what this rank wrote for it and this call.
+    #[inline(always)]
+    pub(crate) fn wake(&self, storage: &Storage, round: u64) {
+        if take(waiters(storage, round)) {
+            storage.control().futex.wake_all();
+            self.count(|effort| effort.wakes += 1);
+        }
+    }
+
+    /// Whether anybody sleeps in `round`; a full fence lies between what this rank wrote for it and this call.
+    pub(crate) fn anybody_sleeps(storage: &Storage, round: u64) -> bool {
+        waiters(storage, round).load(Ordering::Relaxed) != 0
+    }
+
+    fn count(&self, what: impl FnOnce(&mut Effort)) {
+        let mut effort = self.effort.get();
+        what(&mut effort);
+        self.effort.set(effort);
     }
 }
 
@@ -80,38 +246,64 @@ pub(crate) enum Step {
 
 #[cfg(not(loom))]
 mod climb {
-    use super::{Ladder, Step};
-    use crate::sync::{spin_loop, yield_now};
+    use super::{CLOCK_EVERY, Ladder, Step, Waits};
+    use crate::sync::{AtomicUsize, Ordering::Relaxed, spin_loop, yield_now};
     use std::time::{Duration, Instant};
 
-    /// Polls between two looks at the clock while spinning, and before the first.
-    const CLOCK_EVERY: u32 = 64;
+    /// Threads of this process that wait without sleeping. Only a hint: it orders nothing.
+    static AWAKE: AtomicUsize = AtomicUsize::new(0);
 
-    /// One wait, climbing the ladder. Costs nothing until the first poll has failed.
+    /// A thread that waits without sleeping, and so wants a CPU. It counts until this is dropped.
+    #[derive(Debug)]
+    pub struct Awake(());
+
+    impl Awake {
+        /// The calling thread, and how many threads of this process there are now, itself included.
+        #[must_use]
+        pub fn here() -> (Self, usize) {
+            (Self(()), AWAKE.fetch_add(1, Relaxed) + 1)
+        }
+    }
+
+    impl Drop for Awake {
+        fn drop(&mut self) {
+            AWAKE.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// One wait, climbing the ladder. Costs nothing until the first polls have failed.
     #[derive(Debug)]
     pub(crate) struct Climb<'a> {
-        ladder: &'a Ladder,
+        waits: &'a Waits,
+        round: u64,
         timeout: Duration,
         /// Polls left before the next look at the clock; none once the spin is over.
         bare: u32,
-        started: Option<Instant>,
+        height: Option<Height>,
+    }
+
+    /// How far a wait has come that has looked at the clock.
+    #[derive(Debug)]
+    struct Height {
+        started: Instant,
+        /// How long to spin; nothing once that is over.
+        spin: Duration,
+        /// Until when to yield.
+        yields: Duration,
         next_slice: Duration,
+        /// Until the first sleep.
+        awake: Option<Awake>,
     }
 
     impl<'a> Climb<'a> {
         #[inline(always)]
-        pub(crate) fn new(ladder: &'a Ladder, timeout: Duration) -> Self {
-            let bare = if ladder.spin.is_zero() {
-                0
-            } else {
-                CLOCK_EVERY
-            };
+        pub(crate) fn new(waits: &'a Waits, round: u64, timeout: Duration) -> Self {
             Self {
-                ladder,
+                waits,
+                round,
                 timeout,
-                bare,
-                started: None,
-                next_slice: ladder.slice,
+                bare: waits.bare.get(),
+                height: None,
             }
         }
 
@@ -128,43 +320,130 @@ mod climb {
 
         #[cold]
         fn climb(&mut self, sleep: impl FnOnce(Duration)) -> Step {
-            let waited = self.started.get_or_insert_with(Instant::now).elapsed();
+            let (waits, round) = (self.waits, self.round);
+            let ladder = &waits.ladder;
+            let height = self.height.get_or_insert_with(|| {
+                let (awake, threads) = Awake::here();
+                let (spin, yields) = waits.budgets(round, threads);
+                Height {
+                    started: Instant::now(),
+                    spin,
+                    yields,
+                    next_slice: ladder.slice,
+                    awake: Some(awake),
+                }
+            });
+            let waited = height.started.elapsed();
             if waited >= self.timeout {
                 return Step::Expired { waited };
             }
-            if waited >= self.next_slice {
-                self.next_slice = waited + self.ladder.slice;
+            if waited >= height.next_slice {
+                height.next_slice = waited + ladder.slice;
                 return Step::Slice { waited };
             }
-            if waited < self.ladder.spin {
+            if waited < height.spin {
                 self.bare = CLOCK_EVERY;
-            } else if waited < self.ladder.spin.saturating_add(self.ladder.yields) {
+                return Step::Again;
+            }
+            if !std::mem::take(&mut height.spin).is_zero() {
+                waits.spun_in_vain(round);
+            }
+            if waited < height.yields {
                 yield_now();
+                if height.started.elapsed() >= waited + Ladder::LOST {
+                    waits.lost_the_cpu(round);
+                }
             } else {
-                sleep((self.next_slice - waited).min(self.timeout - waited));
+                height.awake = None;
+                sleep((height.next_slice - waited).min(self.timeout - waited));
             }
             Step::Again
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_ladder_spins_only_while_every_waiting_thread_can_have_a_cpu() {
+            let spins = |processes, cpus, threads| {
+                !Ladder::auto(processes, cpus).spin_among(threads).is_zero()
+            };
+            assert!(spins(2, 2, 1) && spins(2, 5, 2) && spins(1, 2, 2));
+            assert!(!spins(3, 2, 1) && !spins(2, 5, 3) && !spins(2, 2, 2));
+            assert!(!Ladder::spinning().spin_among(usize::MAX).is_zero());
+            assert!(Ladder::parking().spin_among(1).is_zero());
+        }
+
+        #[test]
+        fn auto_leaves_out_what_is_in_vain_and_the_others_do_not() {
+            let tried = |ladder| {
+                let waits = Waits::new(ladder);
+                let (mut spun, mut yielded) = (0, 0);
+                for round in 1..=50 {
+                    let (spin, yields) = waits.budgets(round, 1);
+                    if !spin.is_zero() {
+                        spun += 1;
+                        waits.spun_in_vain(round);
+                    }
+                    if yields > spin {
+                        yielded += 1;
+                        waits.lost_the_cpu(round);
+                    }
+                }
+                (spun, yielded)
+            };
+            let (spun, yielded) = tried(Ladder::auto(1, 1));
+            assert!((5..20).contains(&spun) && (2..5).contains(&yielded));
+            assert_eq!(tried(Ladder::yielding()), (0, 50));
+            let stubborn = Ladder {
+                adapts: false,
+                ..Ladder::auto(1, 1)
+            };
+            assert_eq!(tried(stubborn), (50, 50));
+        }
+
+        #[test]
+        fn a_thread_counts_as_awake_until_it_sleeps() {
+            let waits = Waits::new(Ladder::parking());
+            let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
+            let awake = |climb: &Climb<'_>| {
+                climb
+                    .height
+                    .as_ref()
+                    .is_some_and(|height| height.awake.is_some())
+            };
+            assert!(!awake(&climb));
+            let mut slept = false;
+            // A parking ladder sleeps at its first step.
+            assert_eq!(climb.step(|_| slept = true), Step::Again);
+            assert!(slept && !awake(&climb));
+            let waits = Waits::new(Ladder::yielding());
+            let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
+            assert_eq!(climb.step(|_| unreachable!("it yields")), Step::Again);
+            assert!(awake(&climb));
         }
     }
 }
 
 #[cfg(loom)]
 mod climb {
-    use super::{Ladder, Step};
+    use super::{Step, Waits};
     use std::time::Duration;
 
     /// In models time does not pass: `timeout` in nanoseconds is how many polls may fail, and a ladder that neither
     /// spins for ever nor yields sleeps, for as long as nobody wakes it. A slice of no time has passed after every poll.
     #[derive(Debug)]
     pub(crate) struct Climb<'a> {
-        ladder: &'a Ladder,
+        waits: &'a Waits,
         polls_left: u128,
     }
 
     impl<'a> Climb<'a> {
-        pub(crate) fn new(ladder: &'a Ladder, timeout: Duration) -> Self {
+        pub(crate) fn new(waits: &'a Waits, _round: u64, timeout: Duration) -> Self {
             Self {
-                ladder,
+                waits,
                 polls_left: timeout.as_nanos(),
             }
         }
@@ -176,12 +455,13 @@ mod climb {
                     waited: Duration::ZERO,
                 };
             }
-            if self.ladder.spin < Duration::MAX && self.ladder.yields.is_zero() {
-                sleep(self.ladder.slice);
+            let ladder = &self.waits.ladder;
+            if ladder.spin < Duration::MAX && ladder.yields.is_zero() {
+                sleep(ladder.slice);
             } else {
                 crate::sync::yield_now();
             }
-            if self.ladder.slice.is_zero() {
+            if ladder.slice.is_zero() {
                 Step::Slice {
                     waited: Duration::ZERO,
                 }
@@ -192,42 +472,32 @@ mod climb {
     }
 }
 
+#[cfg(not(loom))]
+pub use climb::Awake;
 pub(crate) use climb::Climb;
 
-/// Sleeps for at most `slice` unless `look` finds something new after this rank has registered.
-///
-/// No wake-up is lost: the sleeper registers (a), fences, looks (b); the waker writes (c), fences, reads the waiters (d).
-/// Of two sequentially consistent fences one comes first. If the sleeper's does, (d) sees (a) and wakes; if the waker's
-/// does, (b) sees (c) and does not sleep. A wake between (b) and the system call has changed the futex word since the
-/// ticket was read, and the kernel returns at once.
-pub(crate) fn sleep(storage: &Storage, me: usize, slice: Duration, look: impl FnOnce() -> bool) {
-    let control = storage.control();
-    let ticket = control.futex.ticket();
-    control.waiters.fetch_or(1 << me, Ordering::Relaxed);
-    // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4 and W1.
-    full_fence("P2");
-    if !look() {
-        control.futex.sleep(ticket, slice);
-    }
-    control.waiters.fetch_and(!(1 << me), Ordering::Relaxed);
+/// Who sleeps in `round`. No rank is two rounds ahead of another that has yet to wake somebody.
+#[inline(always)]
+fn waiters(storage: &Storage, round: u64) -> &AtomicU64 {
+    &storage.control().waiters[usize::from(round % 2 == 1)]
 }
 
-/// Wakes whoever sleeps, after a word was written that can end somebody's wait.
+/// Wakes whoever sleeps in any round, after a word was written that can end all waits.
 pub(crate) fn wake(storage: &Storage) {
+    let control = storage.control();
     // ORDERING [W1] SeqCst fence between that word and the look at the waiters: pairs with P2.
     full_fence("W1");
-    wake_fenced(storage);
+    let [even, odd] = control.waiters.each_ref().map(take);
+    if even || odd {
+        control.futex.wake_all();
+    }
 }
 
-/// As [`wake`], where a full fence already lies between the word and this call.
+/// Takes the bits of all `waiters`; whether there were any. A full fence lies between the word that ends their wait and
+/// this call.
 ///
 /// Whoever takes the bits makes the one call; a second waker finds none.
 #[inline(always)]
-pub(crate) fn wake_fenced(storage: &Storage) {
-    let control = storage.control();
-    if control.waiters.load(Ordering::Relaxed) != 0
-        && control.waiters.swap(0, Ordering::Relaxed) != 0
-    {
-        control.futex.wake_all();
-    }
+fn take(waiters: &AtomicU64) -> bool {
+    waiters.load(Ordering::Relaxed) != 0 && waiters.swap(0, Ordering::Relaxed) != 0
 }

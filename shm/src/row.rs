@@ -1,8 +1,11 @@
 //! One row: writing slots into its words, folding them out again.
 
-use crate::call::{Announcement, FREE_WORDS, Form, Kind, Stamp};
+use crate::call::{Announcement, Form, Kind, Stamp};
 use crate::layout::{MAX_SLOTS, Row};
 use crate::sync::{AtomicU64, Ordering::Relaxed, order};
+
+/// The words of the second line that are neither the eighth slot nor the time of arrival.
+const SPARE: std::ops::Range<usize> = 2..7;
 
 const LOW_56: u64 = (1 << 56) - 1;
 
@@ -166,11 +169,34 @@ impl Row {
         self.words[0].load(Relaxed) as i64
     }
 
+    /// Stores a described call; the form of the row.
+    pub(crate) fn describe(&self, description: i64, announcement: Announcement) -> Form {
+        let (line, more) = announcement.words(description);
+        for (word, value) in self.words.iter().zip(line) {
+            word.store(value, Relaxed);
+        }
+        if more.iter().all(|word| *word == 0) {
+            return Form::Short;
+        }
+        for (word, value) in self.more[SPARE].iter().zip(more) {
+            word.store(value, Relaxed);
+        }
+        Form::Full
+    }
+
     /// The other words of a described call.
-    pub(crate) fn announcement(&self) -> Announcement {
-        let mut words = [0; 2 + FREE_WORDS];
-        self.read(Form::Short, &mut words);
-        Announcement::from_words(words)
+    pub(crate) fn announcement(&self, form: Form) -> Announcement {
+        let line = std::array::from_fn(|i| self.words[i].load(Relaxed));
+        let more = match form {
+            Form::Short => Default::default(),
+            Form::Full => std::array::from_fn(|i| self.more[SPARE][i].load(Relaxed)),
+        };
+        Announcement::from_words(line, more)
+    }
+
+    /// Bytes that this rank sends by another way in a described call.
+    pub(crate) fn travelling(&self) -> u64 {
+        self.words[1].load(Relaxed)
     }
 }
 

@@ -99,7 +99,7 @@ fn is_complete(storage: &Storage, me: usize, round: u64) -> bool {
 
 /// Whether any rank sends data by another way; known once all rows of a described call are there.
 pub(crate) fn data_travels(rows: &[Row]) -> bool {
-    rows.iter().any(|row| row.announcement().travelling != 0)
+    rows.iter().any(|row| row.travelling() != 0)
 }
 
 /// Shared memory says two things at once: only a writer outside of the protocol can bring that about.

@@ -7,13 +7,13 @@ mod radix;
 pub use flight::{Reduced, Started};
 pub use open::{Open, Trouble};
 
-use crate::call::{Announcement, Form, Kind, Stamp, Width};
-use crate::label::{Interned, LabelError};
+use crate::call::{Announcement, Form, Kind, Reduction, Stamp, Width};
+use crate::label::{self, Interned, LabelError};
 use crate::layout::{Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::State;
-use crate::park::{self, Climb, Ladder, Step};
+use crate::park::{self, Climb, Effort, Ladder, Step, Waits};
 use crate::row::form_of;
 use crate::seat::{Aborter, Seat, contradiction, data_travels};
 use crate::storage::Storage;
@@ -42,6 +42,18 @@ pub enum RoundError {
     TooWide(usize),
     /// The round of this handle was started at another table.
     NotStarted,
+    /// The total of a slot does not fit 64 signed bits. The round has completed, and nothing has failed.
+    Overflow {
+        /// The slot.
+        slot: usize,
+    },
+    /// Not one operation for each slot.
+    Operations {
+        /// How many operations.
+        operations: usize,
+        /// How many slots.
+        slots: usize,
+    },
 }
 
 impl fmt::Display for RoundError {
@@ -53,6 +65,10 @@ impl fmt::Display for RoundError {
             Self::Forked => f.write_str("the table belongs to the parent of this process"),
             Self::Label(error) => error.fmt(f),
             Self::TooWide(slots) => write!(f, "{slots} slots do not fit a row of {MAX_SLOTS}"),
+            Self::Overflow { slot } => write!(f, "the total of slot {slot} does not fit 64 bits"),
+            Self::Operations { operations, slots } => {
+                write!(f, "{operations} operations for {slots} slots")
+            }
             Self::NotStarted => f.write_str("this round was started at another table"),
         }
     }
@@ -104,7 +120,7 @@ pub struct Table {
     /// Rounds that were started and are not settled.
     flight: Flight,
     labels: Interned,
-    ladder: Ladder,
+    waits: Waits,
     /// Ranks of one group of the exchange in two hops; zero where every rank reads every row.
     radix: usize,
     peers: Option<Box<dyn Liveness>>,
@@ -142,7 +158,7 @@ impl Table {
             last: next.wrapping_sub(1),
             flight: Flight::default(),
             labels: Interned::default(),
-            ladder,
+            waits: Waits::new(ladder),
             radix,
             peers: None,
             notice: None,
@@ -203,6 +219,12 @@ impl Table {
         self.timing
     }
 
+    /// What the rounds so far have cost in system calls.
+    #[must_use]
+    pub fn effort(&self) -> Effort {
+        self.waits.effort()
+    }
+
     /// A handle that any thread of this process may use to abort the group.
     #[must_use]
     pub fn aborter(&self) -> Aborter {
@@ -217,15 +239,17 @@ impl Table {
 
     /// Reduces up to eight slots over all ranks, in place.
     ///
-    /// Blocks until all ranks have made the same call, at most for `timeout`.
+    /// Blocks until all ranks have made the same call, at most for `timeout`. With an operation for each slot, a label has
+    /// that many bytes less, and one.
     ///
     /// # Errors
     ///
-    /// [`RoundError::Failed`] if the round failed: on every rank, with the same origin. The slots are then unchanged.
+    /// [`RoundError::Failed`] if the round failed: on every rank, with the same origin. [`RoundError::Overflow`] if a sum
+    /// does not fit, on every rank alike; that fails nothing. The slots are then unchanged.
     #[inline]
-    pub fn all_reduce(
+    pub fn all_reduce<'a>(
         &mut self,
-        kind: Kind,
+        reduction: impl Into<Reduction<'a>>,
         label: &str,
         slots: &mut [i64],
         timeout: Duration,
@@ -233,28 +257,116 @@ impl Table {
         if slots.len() > MAX_SLOTS {
             return Err(RoundError::TooWide(slots.len()));
         }
+        let reduction = reduction.into();
         if !self.flight.is_empty() {
-            return self.reduce_behind(kind, label, slots, timeout);
+            return self.reduce_behind(reduction, label, slots, timeout);
         }
-        let posted = self.post(kind, label, slots)?;
+        let posted = self.post(reduction, label, slots)?;
         let mut buffer = [0; MAX_SLOTS];
         let total = &mut buffer[..slots.len()];
         let settled = self.gather(posted, slots, total, timeout);
-        if settled.is_ok() {
-            slots.copy_from_slice(total);
-        }
-        self.settle(posted.round, settled)
+        self.settle(posted.round, settled)??;
+        slots.copy_from_slice(total);
+        Ok(())
     }
 
     /// Publishes a row of slots.
     #[inline(always)]
-    fn post(&mut self, kind: Kind, label: &str, slots: &[i64]) -> Result<Posted, RoundError> {
-        let form = form_of(slots);
-        let (round, stamp) = self.publish(kind, Width::Slots(slots.len()), form, label, slots)?;
-        Ok(Posted { round, stamp, kind })
+    fn post(
+        &mut self,
+        reduction: Reduction<'_>,
+        label: &str,
+        slots: &[i64],
+    ) -> Result<Posted, RoundError> {
+        let kind = match reduction {
+            Reduction::All(kind) => kind,
+            Reduction::Each(kinds) => return self.post_each(kinds, label, slots),
+        };
+        let (round, stamp) = self.publish_row(kind, label, slots)?;
+        Ok(Posted {
+            round,
+            stamp,
+            kind,
+            each: [kind; MAX_SLOTS],
+        })
+    }
+
+    #[cold]
+    fn post_each(
+        &mut self,
+        kinds: &[Kind],
+        label: &str,
+        slots: &[i64],
+    ) -> Result<Posted, RoundError> {
+        if kinds.len() != slots.len() {
+            return Err(RoundError::Operations {
+                operations: kinds.len(),
+                slots: slots.len(),
+            });
+        }
+        if label.is_empty() {
+            return Err(LabelError::Length.into());
+        }
+        let mut each = [Kind::Barrier; MAX_SLOTS];
+        each[..kinds.len()].copy_from_slice(kinds);
+        let (round, stamp) =
+            self.publish_row(Kind::Each, &label::with_kinds(label, kinds), slots)?;
+        Ok(Posted {
+            round,
+            stamp,
+            kind: Kind::Each,
+            each,
+        })
+    }
+
+    #[inline(always)]
+    fn publish_row(
+        &mut self,
+        kind: Kind,
+        label: &str,
+        slots: &[i64],
+    ) -> Result<(u64, Stamp), RoundError> {
+        self.publish(kind, Width::Slots(slots.len()), label, |row| {
+            let form = form_of(slots);
+            row.fill(slots, form);
+            form
+        })
+    }
+
+    /// Gives the slots of every rank, up to eight, to all: those of rank 0 first.
+    ///
+    /// Blocks until all ranks have made the same call, at most for `timeout`. Rounds in flight are settled first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Table::all_reduce`]. `into` is then empty.
+    pub fn all_gather(
+        &mut self,
+        label: &str,
+        slots: &[i64],
+        into: &mut Vec<i64>,
+        timeout: Duration,
+    ) -> Result<(), RoundError> {
+        into.clear();
+        if slots.len() > MAX_SLOTS {
+            return Err(RoundError::TooWide(slots.len()));
+        }
+        let timeout = self.land_all(timeout)?;
+        let posted = self.post(Kind::Gather.into(), label, slots)?;
+        let mut buffer = [0; MAX_SLOTS];
+        let row = &mut buffer[..slots.len()];
+        let settled = self.gather(posted, slots, row, timeout);
+        self.settle(posted.round, settled)??;
+        for peer in self.seat.storage.rows(posted.round) {
+            peer.read(peer.stamp().form(), row);
+            into.extend_from_slice(row);
+        }
+        Ok(())
     }
 
     /// Folds the rows of all ranks for a posted round into `total`, this rank's being `slots`.
+    ///
+    /// The inner result is about the total of a round that has completed.
     #[inline(always)]
     fn gather(
         &self,
@@ -262,12 +374,15 @@ impl Table {
         slots: &[i64],
         total: &mut [i64],
         timeout: Duration,
-    ) -> Result<(), Failure> {
-        let Posted { round, stamp, kind } = posted;
+    ) -> Result<Result<(), Overflow>, Failure> {
+        let Posted {
+            round, stamp, kind, ..
+        } = posted;
         total.copy_from_slice(slots);
         if self.radix != 0 {
             if self.two_hops(posted, total, timeout) {
-                return self.agree(round);
+                self.agree(round)?;
+                return Ok(self.total_up(posted, total));
             }
             total.copy_from_slice(slots);
         }
@@ -284,7 +399,42 @@ impl Table {
                 same
             },
         )?;
-        self.agree(round)
+        self.agree(round)?;
+        Ok(self.total_up(posted, total))
+    }
+
+    /// Folds what could not be folded row by row.
+    #[inline(always)]
+    fn total_up(&self, posted: Posted, total: &mut [i64]) -> Result<(), Overflow> {
+        if posted.kind.folds_row_by_row() || posted.kind == Kind::Gather {
+            return Ok(());
+        }
+        self.total_up_wide(posted, total)
+    }
+
+    #[cold]
+    fn total_up_wide(&self, posted: Posted, total: &mut [i64]) -> Result<(), Overflow> {
+        let mut wide: Option<[i128; MAX_SLOTS]> = None;
+        for row in self.seat.storage.rows(posted.round) {
+            row.read(row.stamp().form(), total);
+            match &mut wide {
+                None => {
+                    let first = wide.insert([0; MAX_SLOTS]);
+                    for (slot, value) in first.iter_mut().zip(&*total) {
+                        *slot = i128::from(*value);
+                    }
+                }
+                Some(wide) => {
+                    for ((slot, value), kind) in wide.iter_mut().zip(&*total).zip(posted.each) {
+                        *slot = kind.fold_wide(*slot, *value);
+                    }
+                }
+            }
+        }
+        for (at, (slot, wide)) in total.iter_mut().zip(wide.unwrap_or_default()).enumerate() {
+            *slot = i64::try_from(wide).map_err(|_| Overflow { slot: at })?;
+        }
+        Ok(())
     }
 
     /// What every rank contributed to `slot` of the round settled last, which must have been a reduction of that width.
@@ -326,8 +476,9 @@ impl Table {
         timeout: Duration,
     ) -> Result<Option<Open<'_>>, RoundError> {
         let timeout = self.land_all(timeout)?;
-        let words = announcement.words(description);
-        let (round, stamp) = self.publish(kind, Width::Wide, Form::Short, label, &words)?;
+        let (round, stamp) = self.publish(kind, Width::Wide, label, |row| {
+            row.describe(description, announcement)
+        })?;
         let rows = self.seat.storage.rows(round);
         let announced = self.wait_for_all(
             round,
@@ -348,7 +499,8 @@ impl Table {
     /// What `rank` announced in the last round.
     #[must_use]
     pub fn announced(&self, rank: usize) -> Announcement {
-        self.seat.storage.rows(self.round())[rank].announcement()
+        let row = &self.seat.storage.rows(self.round())[rank];
+        row.announcement(row.stamp().form())
     }
 
     /// Leaves in good order: peers that need this rank later are told that it has left.
@@ -365,9 +517,8 @@ impl Table {
         &mut self,
         kind: Kind,
         width: Width,
-        form: Form,
         label: &str,
-        words: &[i64],
+        fill: impl FnOnce(&Row) -> Form,
     ) -> Result<(u64, Stamp), RoundError> {
         let (round, seat) = (self.next, &*self.seat);
         if self.closed
@@ -377,9 +528,8 @@ impl Table {
             return Err(self.refuse());
         }
         let label = self.labels.id(&seat.storage, label)?;
-        let stamp = Stamp::new(round, kind, width, form, label);
         let row = &seat.storage.rows(round)[seat.me];
-        row.fill(words, form);
+        let stamp = Stamp::new(round, kind, width, fill(row), label);
         if self.timing.is_some() {
             row.arrived_ns().store(monotonic_ns(), Ordering::Relaxed);
         }
@@ -458,9 +608,9 @@ impl Table {
         let mut stranger = scan(&mut pending);
         if pending == 0 {
             // Only who finds everything there at the first look can be what a sleeper waits for.
-            park::wake_fenced(&seat.storage);
+            self.waits.wake(&seat.storage, round);
         }
-        let mut climb = Climb::new(&self.ladder, timeout);
+        let mut climb = Climb::new(&self.waits, round, timeout);
         let (mut complete, mut told) = (false, false);
         while pending != 0 {
             if complete {
@@ -474,7 +624,10 @@ impl Table {
                 seat.surrender(round, &Reason::Mismatch { rank })?;
                 complete = true;
             } else {
-                match climb.step(|slice| park::sleep(&seat.storage, seat.me, slice, asleep)) {
+                match climb.step(|slice| {
+                    self.waits
+                        .sleep(&seat.storage, seat.me, round, slice, asleep);
+                }) {
                     Step::Again => {}
                     Step::Slice { waited } => {
                         self.inspect(round, pending, &|peer| look(peer).is_some())?;
@@ -559,8 +712,8 @@ impl Table {
         }
     }
 
-    fn settle(&mut self, round: u64, settled: Result<(), Failure>) -> Result<(), RoundError> {
-        settled.map_err(|failure| self.poison(failure))?;
+    fn settle<T>(&mut self, round: u64, settled: Result<T, Failure>) -> Result<T, RoundError> {
+        let settled = settled.map_err(|failure| self.poison(failure))?;
         // Relaxed: what a peer writes for a later round comes after the stamp of the next one, and so after this.
         self.seat
             .unsettled
@@ -569,7 +722,7 @@ impl Table {
         if self.timing.is_some() {
             self.timing = Some(self.measure(round));
         }
-        Ok(())
+        Ok(settled)
     }
 
     #[cold]
@@ -615,6 +768,20 @@ struct Posted {
     round: u64,
     stamp: Stamp,
     kind: Kind,
+    /// The operation of each slot.
+    each: [Kind; MAX_SLOTS],
+}
+
+/// A total that does not fit its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Overflow {
+    slot: usize,
+}
+
+impl From<Overflow> for RoundError {
+    fn from(Overflow { slot }: Overflow) -> Self {
+        Self::Overflow { slot }
+    }
 }
 
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! A rank of a test: takes the steps that its arguments name, and reports each as one line of JSON.
 //!
 //! ```text
-//! --timing  --salt N                       before the steps
+//! --timing  --storm  --salt N              before the steps; storm: a signal each millisecond, from before the join
 //! hold NAME                                wait for a line on stdin
 //! group G [ranks=0,2] [timeout=MS]         make a group
 //! path G | ready G | close G | leave G     leave: drop without another word
@@ -16,6 +16,7 @@
 //! parallel G,H STEP ...                    the step on each group, in a thread of its own
 //! begin STEP ...                           the step on a group in a thread that nobody waits for
 //! panic G                                  a thread that owns the group panics
+//! cpus                                     how many CPUs this process may keep busy
 //! abort REASON ... | sleep MS | exit | crash
 //! ```
 
@@ -29,12 +30,16 @@ fn main() {}
 
 #[cfg(not(loom))]
 mod steps {
+    use nix::libc;
     use nix::sys::prctl::set_pdeathsig;
-    use nix::sys::signal::Signal;
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use nix::time::ClockId;
+    use nix::unistd::{getpid, gettid};
     use rankpact_cache::conformance::scenarios;
     use rankpact_collective::{Call, Error, Group, Join, Op, World};
     use rankpact_tests::{Failure, Range, Report, Values, behaviour, bytes, soak};
     use std::collections::BTreeMap;
+    use std::fs;
     use std::io::{BufRead, Write};
     use std::process::{abort, exit};
     use std::thread;
@@ -58,10 +63,11 @@ mod steps {
             let word = words.remove(0);
             match word.split_once('=') {
                 Some(("--salt", value)) => salt = value.parse().expect("a number"),
+                None if word == "--storm" => storm(),
                 _ => join.options.timing = true,
             }
         }
-        let started = Instant::now();
+        let started = Start::now();
         let world = match World::connect(join) {
             Ok(world) => world,
             Err(error) => {
@@ -80,11 +86,12 @@ mod steps {
         }
     }
 
-    fn say(step: &str, round: u64, started: Instant, outcome: Outcome) {
+    fn say(step: &str, round: u64, started: Start, outcome: Outcome) {
         let report = Report {
             step: step.to_owned(),
             round,
-            ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ms: millis(started.at.elapsed()),
+            cpu_ms: millis(cpu_time().saturating_sub(started.cpu)),
             outcome,
         };
         let mut line = serde_json::to_string(&report).expect("a report is JSON");
@@ -100,6 +107,76 @@ mod steps {
         }
     }
 
+    /// When a step began, and how much CPU time the process had used by then.
+    #[derive(Clone, Copy)]
+    struct Start {
+        at: Instant,
+        cpu: Duration,
+    }
+
+    impl Start {
+        fn now() -> Self {
+            Self {
+                at: Instant::now(),
+                cpu: cpu_time(),
+            }
+        }
+    }
+
+    fn cpu_time() -> Duration {
+        ClockId::CLOCK_PROCESS_CPUTIME_ID
+            .now()
+            .expect("every process has this clock")
+            .into()
+    }
+
+    fn millis(time: Duration) -> u64 {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Interrupts every thread of this process each millisecond, and each millisecond of CPU time whoever runs, as
+    /// profilers do.
+    fn storm() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        // Without SA_RESTART: every system call that can be interrupted is.
+        let action = SigAction::new(
+            SigHandler::Handler(nothing),
+            SaFlags::empty(),
+            SigSet::empty(),
+        );
+        for signal in [Signal::SIGALRM, Signal::SIGPROF] {
+            // SAFETY: the handler does nothing.
+            unsafe { sigaction(signal, &action) }.expect("a handler");
+        }
+        let every = libc::timeval {
+            tv_sec: 0,
+            tv_usec: 1000,
+        };
+        let timer = libc::itimerval {
+            it_interval: every,
+            it_value: every,
+        };
+        // SAFETY: reads one valid structure, and is to write nothing.
+        let set =
+            unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) };
+        assert_eq!(set, 0);
+        thread::spawn(|| {
+            let (process, me) = (getpid().as_raw(), gettid().as_raw());
+            loop {
+                let threads = fs::read_dir("/proc/self/task").expect("Linux lists threads");
+                threads
+                    .flatten()
+                    .filter_map(|entry| entry.file_name().to_str()?.parse::<libc::pid_t>().ok())
+                    .filter(|thread| *thread != me)
+                    .for_each(|thread| {
+                        // SAFETY: sends a signal that is handled; a thread that is gone by now is no harm.
+                        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGALRM) };
+                    });
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+
     fn given<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
         words
             .iter()
@@ -112,7 +189,7 @@ mod steps {
 
     impl Rank {
         fn step(&mut self, step: &str) {
-            let started = Instant::now();
+            let started = Start::now();
             let words: Vec<_> = step.split_whitespace().collect();
             let (verb, rest) = (words[0], &words[1..]);
             let outcome = match verb {
@@ -132,6 +209,7 @@ mod steps {
                     thread::sleep(Duration::from_millis(rest[0].parse().expect("a number")));
                     Ok(String::new())
                 }
+                "cpus" => Ok(rankpact_shm::cpus::available().to_string()),
                 "exit" => exit(0),
                 "crash" => abort(),
                 "abort" => {
@@ -225,7 +303,7 @@ mod steps {
                     let words: Vec<String> =
                         words[1..].iter().map(|word| (*word).to_owned()).collect();
                     thread::spawn(move || {
-                        let started = Instant::now();
+                        let started = Start::now();
                         let rest: Vec<&str> = words[1..].iter().map(String::as_str).collect();
                         let outcome = operate(&mut group, &words[0], &rest, salt);
                         let step = format!("parallel {} {}", group.name(), words.join(" "));
@@ -335,7 +413,7 @@ mod steps {
             return Err(format!("round {round} failed, and changed the values").into());
         }
         done?;
-        if row != values.reduced(op, group.size(), round, slots) {
+        if values.reduced(op, group.size(), round, slots) != Ok(row) {
             return Err(format!("round {round}: a wrong {op}").into());
         }
         Ok(())

@@ -12,6 +12,8 @@ pub struct Report {
     pub round: u64,
     /// How long the step took, in milliseconds.
     pub ms: u64,
+    /// CPU time of the process meanwhile, in milliseconds.
+    pub cpu_ms: u64,
     /// What came of it.
     pub outcome: Result<String, Failure>,
 }

@@ -63,6 +63,9 @@ macro_rules! everywhere {
 
 everywhere! {
     min_and_max_are_right_at_every_width
+    every_operation_is_right_at_every_width_and_an_overflow_fails_nothing
+    rounds_in_flight_come_to_what_their_own_rows_do
+    every_rank_gets_the_values_and_the_bytes_of_all
     the_smallest_and_the_largest_integer_survive_in_every_slot
     nobody_leaves_a_barrier_before_the_last_has_come
     every_rank_gets_what_any_root_broadcasts

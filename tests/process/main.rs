@@ -23,6 +23,7 @@ mod names;
 mod promises;
 mod segment;
 mod soak;
+mod waiting;
 
 use rankpact_collective::{Error, ErrorKind, PathChoice};
 use rankpact_tests::Job;

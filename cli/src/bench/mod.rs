@@ -8,7 +8,7 @@ use crate::team::Team;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use rank::{Latency, Settings};
-use rankpact_shm::floor;
+use rankpact_shm::{cpus, floor};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -69,7 +69,7 @@ struct Bench {
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    let cpus = floor::cpus()?.len();
+    let cpus = cpus::allowed()?.len();
     let mut floors = Vec::new();
     let mut rows = Vec::new();
     for &ranks in &args.ranks {
@@ -102,7 +102,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
 fn floor_ns() -> u64 {
     let mut times = floor::exchange(100_000, 1, |side| {
         // Unpinned is still a measurement, only a worse one.
-        let _ = floor::pin(side);
+        let _ = cpus::pin(side);
     });
     times.sort_unstable();
     times

@@ -5,7 +5,7 @@ use crate::team;
 use hdrhistogram::Histogram;
 use nix::time::{ClockId, clock_gettime};
 use rankpact_collective::{Group, Join, Op, Options, PathChoice, World};
-use rankpact_shm::floor;
+use rankpact_shm::cpus;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ pub(crate) fn main() -> Result<(), Failure> {
 }
 
 fn bench(world: &World, settings: &Settings) -> Result<Vec<Latency>, Failure> {
-    let oversubscribed = world.size() > floor::cpus()?.len();
+    let oversubscribed = world.size() > cpus::allowed()?.len();
     let mut table = world.everybody("table")?;
     table.ready()?;
     let mut tcp = world.everybody_with(
@@ -83,7 +83,7 @@ fn bench(world: &World, settings: &Settings) -> Result<Vec<Latency>, Failure> {
     )?;
     tcp.ready()?;
     if !oversubscribed {
-        floor::pin(world.rank())?;
+        cpus::pin(world.rank())?;
     }
     let mut rows = Vec::new();
     for group in [&mut table, &mut tcp] {

@@ -1,6 +1,6 @@
 //! How the members of a group find each other: each connects to those before it and accepts those after it.
 
-use rankpact_shm::Process;
+use rankpact_shm::{Habit, Ladder, Process};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
@@ -12,9 +12,6 @@ use super::{Mesh, MeshError, Peer, SLICE, State};
 use crate::gate::{Claim, Gate, Purpose, Visitor};
 use crate::socket::patience;
 use crate::token::Token;
-
-/// How long an exchange polls before it sleeps, unless the caller sets something else.
-const SPIN: Duration = Duration::from_micros(50);
 
 /// How long the members of one process may take to find each other.
 const PAIRING: Duration = Duration::from_secs(30);
@@ -86,7 +83,8 @@ impl Mesh {
                 return Ok(Self {
                     me,
                     peers,
-                    spin: SPIN,
+                    ladder: Ladder::auto(1, 1),
+                    polling: Habit::default(),
                     state: State::Open,
                     owner: Process::current(),
                 });

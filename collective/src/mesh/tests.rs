@@ -145,7 +145,7 @@ fn every_byte_arrives_for_every_number_of_members_and_every_size() {
 fn large_frames_do_not_block_each_other_even_without_spinning() {
     within_a_minute(|| {
         in_threads(Mesh::pairs(3).unwrap(), |mut mesh| {
-            mesh.spin = Duration::ZERO;
+            mesh.climb(Ladder::parking());
             let payload = vec![u8::try_from(mesh.me()).unwrap(); 24 << 20];
             for number in 1..=2 {
                 let mut keep = Keep::default();
@@ -515,9 +515,9 @@ impl Watch for Slices {
 #[test]
 fn the_watch_can_end_a_wait_that_nothing_else_ends() {
     within_a_minute(|| {
-        for spin in [Duration::ZERO, Duration::from_secs(3600)] {
+        for ladder in [Ladder::parking(), Ladder::spinning()] {
             let mut meshes = Mesh::pairs(2).unwrap();
-            meshes[0].spin = spin;
+            meshes[0].climb(ladder);
             let started = Instant::now();
             let outcome = meshes[0].exchange(&round(1, b""), &mut Slices(0), soon());
             assert_eq!(outcome, Err(ExchangeError::Stopped("aborted")));

@@ -5,8 +5,9 @@ pub(crate) mod table;
 pub(crate) mod tcp;
 
 use crate::error::ErrorKind;
-use crate::op::Op;
-use rankpact_shm::{Kind, Timing};
+use crate::op::Ops;
+use rankpact_shm::Timing;
+use std::sync::Arc;
 use std::time::Duration;
 use table::TablePath;
 use tcp::TcpPath;
@@ -35,13 +36,12 @@ pub(crate) struct Round<'a> {
     pub(crate) ranks: &'a [usize],
 }
 
-impl Op {
-    pub(crate) fn kind(self) -> Kind {
-        match self {
-            Self::Min => Kind::Min,
-            Self::Max => Kind::Max,
-        }
-    }
+/// A reduction that has been started, on whatever path.
+#[derive(Debug)]
+pub(crate) enum Started {
+    Alone(Vec<i64>),
+    Table(rankpact_shm::Started),
+    Tcp(Arc<tcp::Finished>),
 }
 
 impl Path {
@@ -56,16 +56,80 @@ impl Path {
     #[inline]
     pub(crate) fn all_reduce(
         &mut self,
-        op: Op,
+        ops: Ops<'_>,
         values: &mut [i64],
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
         match self {
-            Self::Table(path) => path.all_reduce(op, values, round),
-            Self::Tcp(path) => path.all_reduce(op, values, round),
+            Self::Table(path) => path.all_reduce(ops, values, round),
+            Self::Tcp(path) => path.all_reduce(ops, values, round),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        ops: Ops<'_>,
+        values: &[i64],
+        round: &Round<'_>,
+    ) -> Result<Started, ErrorKind> {
+        match self {
+            Self::Table(path) => path.start(ops, values, round).map(Started::Table),
+            Self::Tcp(path) => path.start(ops, values, round).map(Started::Tcp),
+            Self::Alone { round } => {
+                *round += 1;
+                Ok(Started::Alone(values.to_vec()))
+            }
+        }
+    }
+
+    pub(crate) fn finish(
+        &mut self,
+        started: &Started,
+        round: &Round<'_>,
+    ) -> Result<Vec<i64>, ErrorKind> {
+        match (self, started) {
+            (Self::Table(path), Started::Table(started)) => path.finish(started, round),
+            (Self::Tcp(path), Started::Tcp(finished)) => path.finish(finished, round),
+            (Self::Alone { .. }, Started::Alone(values)) => Ok(values.clone()),
+            _ => Err(ErrorKind::Usage(
+                "this round was started in another group".to_owned(),
+            )),
+        }
+    }
+
+    pub(crate) fn all_gather(
+        &mut self,
+        values: &[i64],
+        into: &mut Vec<i64>,
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        into.clear();
+        match self {
+            Self::Table(path) => path.all_gather(values, into, round),
+            Self::Tcp(path) => path.all_gather(values, into, round),
+            Self::Alone { round } => {
+                *round += 1;
+                into.extend_from_slice(values);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn all_gather_bytes(
+        &mut self,
+        bytes: &[u8],
+        round: &Round<'_>,
+    ) -> Result<Vec<Vec<u8>>, ErrorKind> {
+        match self {
+            Self::Table(path) => path.all_gather_bytes(bytes, round),
+            Self::Tcp(path) => path.all_gather_bytes(bytes, round),
+            Self::Alone { round } => {
+                *round += 1;
+                Ok(vec![bytes.to_vec()])
             }
         }
     }

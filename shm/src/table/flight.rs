@@ -1,10 +1,10 @@
 //! Split phase: a reduction is started, other work is done, and it is finished later.
 
-use super::{Posted, RoundError, Table, bits, monotonic_ns};
-use crate::call::Kind;
+use super::{Overflow, Posted, RoundError, Table, monotonic_ns};
+use crate::call::Reduction;
 use crate::layout::MAX_SLOTS;
-use crate::park;
-use crate::sync::{Ordering, weakened};
+use crate::park::Waits;
+use crate::sync::weakened;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -43,7 +43,7 @@ impl Deref for Reduced {
 #[must_use = "a started reduction has no result before it is finished"]
 pub struct Started {
     round: u64,
-    result: Arc<OnceLock<Reduced>>,
+    result: Arc<OnceLock<Result<Reduced, Overflow>>>,
 }
 
 impl Started {
@@ -63,7 +63,7 @@ struct Flying {
     posted: Posted,
     own: Reduced,
     /// Shared with the handle, which may be gone.
-    result: Arc<OnceLock<Reduced>>,
+    result: Arc<OnceLock<Result<Reduced, Overflow>>>,
 }
 
 impl Flight {
@@ -107,9 +107,9 @@ impl Table {
     /// # Errors
     ///
     /// As [`Table::all_reduce`]; the failure may be that of an older round in flight.
-    pub fn start(
+    pub fn start<'a>(
         &mut self,
-        kind: Kind,
+        reduction: impl Into<Reduction<'a>>,
         label: &str,
         slots: &[i64],
         timeout: Duration,
@@ -122,10 +122,8 @@ impl Table {
         if self.flight.len() >= self.geometry().depth() && !weakened("O8") {
             self.land(timeout)?;
         }
-        let posted = self.post(kind, label, slots)?;
-        if self.seat.storage.control().waiters.load(Ordering::Relaxed) != 0 && !weakened("P1") {
-            self.wake_if_last(posted.round);
-        }
+        let posted = self.post(reduction.into(), label, slots)?;
+        self.wake_if_last(posted.round);
         let result = Arc::new(OnceLock::new());
         self.flight.0.push_back(Flying {
             posted,
@@ -138,37 +136,43 @@ impl Table {
         })
     }
 
-    /// Wakes the sleepers if every row of `round` is there.
-    ///
-    /// RULE [P1] Who starts a round may look at it much later: so it looks for the sleepers' sake at once, behind F1, as a
-    /// blocking call does.
-    #[cold]
-    fn wake_if_last(&self, round: u64) {
-        let there = self.row_watch(self.seat.storage.rows(round), round);
-        if bits(self.others()).all(|peer| there(peer).is_some()) {
-            park::wake_fenced(&self.seat.storage);
-        }
-    }
-
     /// Waits for a started reduction, at most for `timeout`; those started before it are settled first.
     ///
     /// # Errors
     ///
     /// As [`Table::all_reduce`]; the failure may be that of an older round in flight.
     pub fn finish(&mut self, started: &Started, timeout: Duration) -> Result<Reduced, RoundError> {
-        let budget = Budget::of(timeout);
-        loop {
-            if let Some(reduced) = started.result.get() {
-                return Ok(*reduced);
+        let ours = |flying: &Flying| Arc::ptr_eq(&flying.result, &started.result);
+        if self.flight.0.front().is_some_and(ours) {
+            // No other round shares its deadline: no look at the clock.
+            self.land(timeout)?;
+        } else if self.flight.0.iter().any(ours) {
+            let budget = Budget::of(timeout);
+            while self.flight.0.iter().any(ours) {
+                self.land(budget.left())?;
             }
-            let ours = |flying: &Flying| Arc::ptr_eq(&flying.result, &started.result);
-            if !self.flight.0.iter().any(ours) {
-                return Err(self
-                    .failure
-                    .clone()
-                    .map_or(RoundError::NotStarted, RoundError::Poisoned));
-            }
-            self.land(budget.left())?;
+        }
+        match (started.result.get(), &self.failure) {
+            (Some(reduced), _) => Ok((*reduced)?),
+            (None, Some(failure)) => Err(RoundError::Poisoned(failure.clone())),
+            (None, None) => Err(RoundError::NotStarted),
+        }
+    }
+
+    /// Wakes whoever sleeps for `round` if this rank was the last to come.
+    ///
+    /// RULE [P1] Who starts a round may look at it much later: so it looks for the sleepers' sake at once, behind F1, as a
+    /// blocking call does.
+    fn wake_if_last(&self, round: u64) {
+        let storage = &self.seat.storage;
+        if !weakened("P1")
+            && Waits::anybody_sleeps(storage, round)
+            && storage
+                .rows(round)
+                .iter()
+                .all(|row| row.stamp().is_round(round))
+        {
+            self.waits.wake(storage, round);
         }
     }
 
@@ -176,13 +180,13 @@ impl Table {
     #[cold]
     pub(super) fn reduce_behind(
         &mut self,
-        kind: Kind,
+        reduction: Reduction<'_>,
         label: &str,
         slots: &mut [i64],
         timeout: Duration,
     ) -> Result<(), RoundError> {
         let budget = Budget::of(timeout);
-        let started = self.start(kind, label, slots, timeout)?;
+        let started = self.start(reduction, label, slots, timeout)?;
         let reduced = self.finish(&started, budget.left())?;
         slots.copy_from_slice(&reduced);
         Ok(())
@@ -225,12 +229,11 @@ impl Table {
         };
         let mut total = own;
         let settled = self.gather(posted, &own, &mut total.slots[..own.width], timeout);
-        if settled.is_ok() {
+        match &settled {
             // Set here alone, once for each round.
-            let _ = result.set(total);
-        } else {
-            self.flight.0.clear();
+            Ok(reduced) => drop(result.set(reduced.map(|()| total))),
+            Err(_) => self.flight.0.clear(),
         }
-        self.settle(posted.round, settled)
+        self.settle(posted.round, settled).map(drop)
     }
 }

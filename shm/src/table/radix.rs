@@ -6,7 +6,7 @@
 use super::{Posted, Table, bits};
 use crate::call::{Form, Stamp};
 use crate::layout::Row;
-use crate::park::{self, Climb, Step};
+use crate::park::{Climb, Step};
 use crate::sync::weakened;
 use std::ops::Range;
 use std::time::Duration;
@@ -24,11 +24,14 @@ impl Table {
         let storage = &self.seat.storage;
         let rows = storage.rows(posted.round);
         let mine = &rows[self.seat.me];
-        let hope = HOPE.min(self.ladder.spin).min(timeout);
-        // A row of two lines has no room for a partial result, nor has one that says when it arrived.
-        let possible =
-            posted.stamp.form() == Form::Short && self.timing.is_none() && !hope.is_zero();
-        let mut climb = Climb::new(&self.ladder, hope);
+        let hope = HOPE.min(self.waits.spin()).min(timeout);
+        // A row of two lines has no room for a partial result, nor has one that says when it arrived; and what is not
+        // folded row by row has none.
+        let possible = posted.stamp.form() == Form::Short
+            && posted.kind.folds_row_by_row()
+            && self.timing.is_none()
+            && !hope.is_zero();
+        let mut climb = Climb::new(&self.waits, posted.round, hope);
         let within = possible
             && self.hop(
                 self.neighbours().filter(|rank| *rank != self.seat.me),
@@ -49,7 +52,7 @@ impl Table {
             });
         if between && !weakened("O9") {
             // RULE [O9] All rows are there, and this rank has not looked at them all: it wakes as if it had.
-            park::wake_fenced(storage);
+            self.waits.wake(storage, posted.round);
         }
         between
     }

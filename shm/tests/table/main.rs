@@ -3,6 +3,7 @@
 #![cfg(not(loom))]
 
 mod flight;
+mod operations;
 mod radix;
 
 use rankpact_shm::{
@@ -248,7 +249,7 @@ fn announce<'a>(
     let me = u64::try_from(table.rank()).expect("small");
     let travelling = Announcement {
         travelling: 8,
-        free: [me, 7, 0, u64::MAX, 1],
+        free: [me, 7, 0, u64::MAX, 1, 0, 0, 0, 0, me * 9],
     };
     let open = table.announce(kind, label, description, travelling, LONG)?;
     Ok(open.expect("data travels"))
@@ -260,7 +261,11 @@ fn descriptions_that_differ_are_a_mismatch_and_free_words_are_not() {
         let me = i64::try_from(table.rank()).expect("small");
         let mut open = announce(&mut table, Kind::Min, "wide", 9).expect("alike");
         assert_eq!([0, 1].map(|rank| open.announced(rank).free[0]), [0, 1]);
-        assert_eq!(open.announced(1).free[1..], [7, 0, u64::MAX, 1]);
+        assert_eq!(
+            open.announced(1).free[1..],
+            [7, 0, u64::MAX, 1, 0, 0, 0, 0, 9]
+        );
+        assert_eq!(open.announced(0).free[9], 0, "its row has one line");
         open.watch().expect("all is well");
         open.commit(LONG).expect("all have their data");
         failure(announce(&mut table, Kind::Min, "wide", 9 + me).expect_err("9 and 10 slots"))
@@ -269,7 +274,7 @@ fn descriptions_that_differ_are_a_mismatch_and_free_words_are_not() {
     let Cause::Mismatch { one, other } = &errors[0].cause else {
         panic!("{}", errors[0])
     };
-    let mut shapes = [one.shape, other.shape];
+    let mut shapes = [one.shape.clone(), other.shape.clone()];
     shapes.sort_by_key(|shape| {
         if let Shape::Described(n) = shape {
             *n
@@ -286,7 +291,7 @@ fn a_described_call_without_travelling_data_is_over_when_announced() {
         for round in 0..50 {
             let inline = Announcement {
                 travelling: 0,
-                free: [round, 0, 0, 0, 3],
+                free: [round, 0, 0, 0, 3, 0, 5, 0, 0, round],
             };
             let open = table.announce(Kind::Broadcast, "small", 1, inline, LONG);
             assert!(open.expect("alike").is_none(), "nothing travels");
