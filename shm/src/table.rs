@@ -524,6 +524,7 @@ impl Table {
         if self.closed
             || !seat.owner.is_here()
             || matches!(seat.storage.control().word().state(), State::Failed { .. })
+            || self.has_left_a_round()
         {
             return Err(self.refuse());
         }
@@ -553,8 +554,25 @@ impl Table {
         match (&self.failure, self.ended(self.next)) {
             (Some(failure), _) => RoundError::Poisoned(failure.clone()),
             (None, Some(failure)) => self.poison(failure),
-            (None, None) => RoundError::Closed,
+            (None, None) if self.closed => RoundError::Closed,
+            (None, None) => self.fail_what_was_left(),
         }
+    }
+
+    /// Whether a round of this rank is published, not settled and not in flight: its call ended by a panic that somebody
+    /// caught, or it was announced and forgotten. Nobody may go on behind it, for its outcome is open.
+    #[inline(always)]
+    fn has_left_a_round(&self) -> bool {
+        self.next.wrapping_sub(self.last) != self.flight.len() as u64 + 1
+    }
+
+    #[cold]
+    fn fail_what_was_left(&mut self) -> RoundError {
+        // If it has completed elsewhere, the next one fails.
+        self.aborter()
+            .abort("a call of this rank was left before its end");
+        let failure = self.ended(self.next);
+        self.poison(failure.unwrap_or_else(|| contradiction(self.next, self.seat.me)))
     }
 
     /// Whether this is the process that sat down here.

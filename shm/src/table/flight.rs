@@ -72,6 +72,7 @@ impl Flight {
         self.0.is_empty()
     }
 
+    #[inline(always)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

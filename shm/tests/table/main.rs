@@ -615,3 +615,59 @@ fn labels_and_widths_out_of_range_are_refused_before_anything_is_sent() {
     });
     assert_eq!(results, [Ok(()), Ok(())]);
 }
+
+/// Panics when it is asked, once.
+#[derive(Debug)]
+struct Fragile(std::sync::Once);
+
+impl Liveness for Fragile {
+    fn alive(&self, _: usize) -> bool {
+        self.0
+            .call_once(|| std::panic::resume_unwind(Box::new("on purpose")));
+        true
+    }
+}
+
+/// A round that is published and was never settled has an open outcome: nobody goes on behind it.
+#[test]
+fn a_call_left_before_its_end_fails_the_group_at_the_next() {
+    let leave: [fn(&mut Table); 3] = [
+        |table| {
+            let _ = table.all_reduce(Kind::Min, "m", &mut [1], LONG);
+        },
+        |table| {
+            let started = table
+                .start(Kind::Min, "m", &[1], LONG)
+                .expect("all is well");
+            let _ = table.finish(&started, LONG);
+        },
+        |table| std::mem::forget(announce(table, Kind::Broadcast, "m", 0)),
+    ];
+    for (way, leave) in leave.into_iter().enumerate() {
+        let mut all = tables(2, 1, Ladder::parking());
+        let (one, mut two) = (all.remove(0), all.remove(0));
+        let mut one = one.with_liveness(Box::new(Fragile(std::sync::Once::new())));
+        let both = watchdog(move || {
+            let peer = thread::spawn(move || {
+                let first = if way < 2 {
+                    thread::sleep(SHORT);
+                    two.all_reduce(Kind::Min, "m", &mut [1], LONG)
+                } else {
+                    std::mem::forget(announce(&mut two, Kind::Broadcast, "m", 0));
+                    Ok(())
+                };
+                let result = first.and_then(|()| two.all_reduce(Kind::Min, "m", &mut [1], LONG));
+                failure(result.expect_err("rank 0 has left a round"))
+            });
+            let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| leave(&mut one)));
+            assert_eq!(left.is_err(), way < 2, "way {way}");
+            let mine = failure(
+                one.all_reduce(Kind::Min, "m", &mut [1], LONG)
+                    .expect_err("it has left a round"),
+            );
+            is_poisoned_by(&mut one, &mine);
+            [mine, peer.join().expect("no panic")]
+        });
+        assert_eq!(both[0], both[1]);
+    }
+}
