@@ -155,6 +155,7 @@ fn reduce(table: &mut Table, kind: Kind, rounds: i64, patience: u64) {
 }
 
 /// 2 threads, 3 rounds of which rank 0 makes two: its death before any write is told, and no value is torn.
+/// Control: R1.
 #[test]
 fn a_death_at_any_step_is_told_to_one_witness() {
     at_every_step(
@@ -164,27 +165,27 @@ fn a_death_at_any_step_is_told_to_one_witness() {
     );
 }
 
-/// 3 threads, 2 rounds of which rank 0 makes one: both others complete the first or neither does.
+/// 3 threads, 2 rounds of which rank 0 makes one: both others complete the first or neither does. Control: O1.
 #[test]
 fn a_death_at_any_step_is_told_to_two_witnesses_alike() {
     at_every_step(
-        Scene::plain(3, 2),
+        Scene::plain(3, 1),
         |table| reduce(table, Kind::Min, 1, PATIENT),
         |table| survive_a_death(table, 2),
     );
 }
 
-/// 3 threads, 1 round: rank 0 gives up at its first poll and dies while it does.
+/// 3 threads, 1 round: rank 0 gives up at its first poll and dies while it does. Control: O1.
 #[test]
 fn a_death_while_giving_up_leaves_one_outcome() {
     at_every_step(
-        Scene::plain(3, 2),
+        Scene::plain(3, 1),
         |table| reduce(table, Kind::Min, 1, 1),
         |table| survive(table, 1),
     );
 }
 
-/// 3 threads, 1 round: rank 0 makes another call than the others and dies while it or they say so.
+/// 3 threads, 1 round: rank 0 makes another call than the others and dies while it or they say so. Control: O1.
 #[test]
 fn a_death_in_a_mismatch_leaves_one_outcome() {
     at_every_step(
@@ -194,7 +195,7 @@ fn a_death_in_a_mismatch_leaves_one_outcome() {
     );
 }
 
-/// 3 threads, 1 round of travelling data: rank 0 dies between announcement and commit, or in either.
+/// 3 threads, 1 round of travelling data: rank 0 dies between announcement and commit, or in either. Control: O1.
 #[test]
 fn a_death_at_any_step_of_travelling_data_leaves_one_outcome() {
     at_every_step(
@@ -205,6 +206,7 @@ fn a_death_at_any_step_of_travelling_data_leaves_one_outcome() {
 }
 
 /// 2 threads, 3 rounds of which 2 may be in flight: rank 0 starts two and finishes them, and dies before any write.
+/// Control: R1.
 #[test]
 fn a_death_with_rounds_in_flight_is_told_to_one_witness() {
     at_every_step(
@@ -218,6 +220,7 @@ fn a_death_with_rounds_in_flight_is_told_to_one_witness() {
 }
 
 /// 3 threads, 2 rounds of which 1 may be in flight: rank 0 starts the first, and the others settle it by the second.
+/// Control: O1.
 #[test]
 fn a_death_with_a_round_in_flight_is_told_to_two_witnesses_alike() {
     at_every_step(
@@ -228,7 +231,7 @@ fn a_death_with_a_round_in_flight_is_told_to_two_witnesses_alike() {
 }
 
 /// 3 threads in groups of 2 and 1, 2 rounds of which rank 0 makes one: it dies before its row, its partial result or
-/// either's stamp, and both others complete the first round or neither does.
+/// either's stamp, and both others complete the first round or neither does. Control: O1.
 #[test]
 fn a_death_at_any_step_of_two_hops_is_told_to_two_witnesses_alike() {
     at_every_step(

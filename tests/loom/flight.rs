@@ -74,7 +74,7 @@ fn one_outcome(tables: Vec<Table>, rounds: i64, patience: [Patience; 2]) {
     );
 }
 
-/// 2 threads, 3 rounds of which 1 may be in flight, in 2 buffers: a start settles the round before.
+/// 2 threads, 3 rounds of which 1 may be in flight, in 2 buffers: a start settles the round before. Control: O8.
 #[test]
 fn a_start_settles_what_its_buffer_needs() {
     explore(3, || {
@@ -82,7 +82,7 @@ fn a_start_settles_what_its_buffer_needs() {
     });
 }
 
-/// 2 threads, 2 rounds, both in flight, one rank impatient: what it gives up on is the oldest round.
+/// 2 threads, 2 rounds, both in flight, one rank impatient: what it gives up on is the oldest round. Control: O7.
 #[test]
 fn giving_up_in_flight_is_about_the_oldest_round() {
     explore(3, || {
@@ -124,7 +124,7 @@ fn an_abort_beside_one_round_in_flight_leaves_one_outcome() {
     });
 }
 
-/// 3 threads, 2 rounds, both in flight: the abort may find rounds complete that nobody has settled.
+/// 3 threads, 2 rounds, both in flight: the abort may find rounds complete that nobody has settled. Control: F2.
 #[test]
 fn an_abort_beside_two_rounds_in_flight_leaves_one_outcome() {
     explore(2, || {

@@ -249,13 +249,13 @@ fn until_the_end(mut table: Table, end: u64, seed: u64) -> Failure {
         let turn = round.wrapping_sub(first);
         let mine = |salt| value(rank, turn ^ seed << 20, salt).unsigned_abs() >> 8;
         let timeout = match end {
-            0 if mine(1) % 90 == 0 => Duration::from_micros(mine(2) % 40),
+            0 if mine(1).is_multiple_of(90) => Duration::from_micros(mine(2) % 40),
             _ => LONG,
         };
         // Ranks agree on the kind of a call, and each chooses its own way of making it.
         let wide = value(7, turn ^ seed << 20, 3).unsigned_abs() >> 8;
         let odd = end == 1 && rank == 1 && turn > 20 + seed;
-        let result = if wide % 11 == 0 {
+        let result = if wide.is_multiple_of(11) {
             table
                 .announce(Kind::Broadcast, "wide", 1, DATA, timeout)
                 .and_then(|open| open.expect("data travels").commit(timeout))
