@@ -215,25 +215,21 @@ impl Table {
             return Err(RoundError::Closed);
         }
         // RULE [O7] The oldest first.
-        let next = if weakened("O7") {
-            self.flight.0.pop_back()
+        let at = if weakened("O7") {
+            self.flight.len().saturating_sub(1)
         } else {
-            self.flight.0.pop_front()
+            0
         };
-        let Some(Flying {
-            posted,
-            own,
-            result,
-        }) = next
-        else {
+        let Some(&Flying { posted, own, .. }) = self.flight.0.get(at) else {
             return Ok(());
         };
         let mut total = own;
         let settled = self.gather(posted, &own, &mut total.slots[..own.width], timeout);
-        match &settled {
+        // In flight until here: a panic in between, caught by somebody, leaves it to the next call.
+        match (&settled, self.flight.0.remove(at)) {
             // Set here alone, once for each round.
-            Ok(reduced) => drop(result.set(reduced.map(|()| total))),
-            Err(_) => self.flight.0.clear(),
+            (Ok(reduced), Some(flying)) => drop(flying.result.set(reduced.map(|()| total))),
+            _ => self.flight.0.clear(),
         }
         self.settle(posted.round, settled).map(drop)
     }

@@ -10,6 +10,7 @@ use rankpact_shm::{
     Announcement, Cause, Geometry, Kind, Ladder, Liveness, Open, RoundError, Shape, Storage, Table,
     Trouble,
 };
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -616,14 +617,15 @@ fn labels_and_widths_out_of_range_are_refused_before_anything_is_sent() {
     assert_eq!(results, [Ok(()), Ok(())]);
 }
 
-/// Panics when it is asked, once.
-#[derive(Debug)]
-struct Fragile(std::sync::Once);
+/// Panics when it is asked for the first time.
+#[derive(Debug, Default)]
+struct Fragile(Cell<bool>);
 
 impl Liveness for Fragile {
     fn alive(&self, _: usize) -> bool {
-        self.0
-            .call_once(|| std::panic::resume_unwind(Box::new("on purpose")));
+        if !self.0.replace(true) {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
         true
     }
 }
@@ -631,25 +633,19 @@ impl Liveness for Fragile {
 /// A round that is published and was never settled has an open outcome: nobody goes on behind it.
 #[test]
 fn a_call_left_before_its_end_fails_the_group_at_the_next() {
-    let leave: [fn(&mut Table); 3] = [
+    let leave: [fn(&mut Table); 2] = [
         |table| {
             let _ = table.all_reduce(Kind::Min, "m", &mut [1], LONG);
-        },
-        |table| {
-            let started = table
-                .start(Kind::Min, "m", &[1], LONG)
-                .expect("all is well");
-            let _ = table.finish(&started, LONG);
         },
         |table| std::mem::forget(announce(table, Kind::Broadcast, "m", 0)),
     ];
     for (way, leave) in leave.into_iter().enumerate() {
         let mut all = tables(2, 1, Ladder::parking());
         let (one, mut two) = (all.remove(0), all.remove(0));
-        let mut one = one.with_liveness(Box::new(Fragile(std::sync::Once::new())));
+        let mut one = one.with_liveness(Box::new(Fragile::default()));
         let both = watchdog(move || {
             let peer = thread::spawn(move || {
-                let first = if way < 2 {
+                let first = if way == 0 {
                     thread::sleep(SHORT);
                     two.all_reduce(Kind::Min, "m", &mut [1], LONG)
                 } else {
@@ -660,7 +656,7 @@ fn a_call_left_before_its_end_fails_the_group_at_the_next() {
                 failure(result.expect_err("rank 0 has left a round"))
             });
             let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| leave(&mut one)));
-            assert_eq!(left.is_err(), way < 2, "way {way}");
+            assert_eq!(left.is_err(), way == 0, "way {way}");
             let mine = failure(
                 one.all_reduce(Kind::Min, "m", &mut [1], LONG)
                     .expect_err("it has left a round"),
@@ -670,4 +666,30 @@ fn a_call_left_before_its_end_fails_the_group_at_the_next() {
         });
         assert_eq!(both[0], both[1]);
     }
+}
+
+#[test]
+fn a_finish_that_panicked_can_be_called_again() {
+    let mut all = tables(2, 1, Ladder::parking());
+    let (one, mut two) = (all.remove(0), all.remove(0));
+    let mut one = one.with_liveness(Box::new(Fragile::default()));
+    watchdog(move || {
+        let start = |own| {
+            one.start(Kind::Min, "m", &[own], LONG)
+                .expect("all is well")
+        };
+        let handles = [1, 2].map(start);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            one.finish(&handles[1], LONG)
+        }));
+        assert!(panicked.is_err());
+        let peer = thread::spawn(move || {
+            two.all_reduce(Kind::Max, "m", &mut [3], LONG)
+                .expect_err("rank 0 calls min");
+        });
+        // The one behind it does not complete without it.
+        let error = one.finish(&handles[1], LONG).expect_err("rank 1 calls max");
+        assert_eq!(failure(error).round, 1);
+        peer.join().expect("no panic");
+    });
 }
