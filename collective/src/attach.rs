@@ -190,7 +190,10 @@ fn create(
         job.place.nonce[0],
         job.place.nonce[1],
     );
-    Segment::create(&options.folder.join(file), identity, 1, 0)
+    let radix = identity.geometry.radix(job.place.crowd.cpus);
+    Segment::create_with(&options.folder.join(file), identity, 1, 0, |table| {
+        table.set_radix(radix);
+    })
 }
 
 /// One step of the agreement: what every member says, in their order.

@@ -62,6 +62,15 @@ impl Kind {
         }
     }
 
+    /// Whether it is an operation on slots, or a barrier of none.
+    #[inline(always)]
+    pub(crate) fn reduces(self) -> bool {
+        matches!(
+            self,
+            Self::Barrier | Self::Min | Self::Max | Self::Sum | Self::Or | Self::And
+        )
+    }
+
     /// Whether the rows can be folded as they come. Else all rows are read when all are there: a sum is judged by its
     /// total alone, and must not count a row twice.
     #[inline(always)]

@@ -7,6 +7,8 @@ use crate::sync::{AtomicU64, Futex};
 
 /// Most ranks of one table.
 pub const MAX_RANKS: usize = 64;
+/// Most bytes of a table.
+const TABLE_BYTES: usize = 64 * 1024;
 /// Most slots of a row.
 pub const MAX_SLOTS: usize = 8;
 /// Most bytes of one slot of a ring, and so of a fragment.
@@ -121,10 +123,16 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of a table, or `None` outside of 1 to [`MAX_RANKS`] ranks and 1, 2, 4 or 8 rounds in flight.
+    /// The geometry of a table, or `None` outside of 1 to [`MAX_RANKS`] ranks and 1, 2, 4 or 8 rounds in flight, or if it
+    /// took more than 64 KiB: of 64 ranks 2 rounds may be in flight, of 32 ranks 4.
     #[must_use]
     pub const fn new(ranks: usize, depth: usize) -> Option<Self> {
         if ranks == 0 || ranks > MAX_RANKS || depth > 8 || !depth.is_power_of_two() {
+            return None;
+        }
+        // The parts of a table, in their order; `Offsets` asserts the sum.
+        let bytes = 256 + ranks * (128 + 256) + 64 * 48 + ranks * 2 * depth * 128;
+        if bytes > TABLE_BYTES {
             return None;
         }
         Some(Self { ranks, depth })
@@ -246,11 +254,12 @@ mod offsets {
             ranks: 64,
             depth: 2,
         });
-        assert!(widest.end <= 64 * 1024 && widest.rows.is_multiple_of(128));
+        assert!(widest.end == 256 + 64 * (128 + 256) + 64 * 48 + 64 * 4 * 128);
+        assert!(widest.end <= super::TABLE_BYTES && widest.rows.is_multiple_of(128));
         let usual = Offsets::of(Geometry {
             ranks: 32,
             depth: 4,
         });
-        assert!(usual.end <= 64 * 1024);
+        assert!(usual.end <= super::TABLE_BYTES);
     };
 }

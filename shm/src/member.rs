@@ -5,9 +5,11 @@ use crate::sync::Ordering::{self, Relaxed};
 use crate::sync::order;
 
 impl Member {
-    /// Says that this rank holds all data of `round`. Relaxed: the fences F4, F2 and F3 order it.
+    /// Says that this rank holds all data of `round`.
     pub(crate) fn finish(&self, round: u64) {
-        self.done.store(round, Relaxed);
+        // ORDERING [R5] Release: pairs with F5 behind a look at it. Who sees it sees what this rank saw when it announced
+        // the round: that its peers had settled those before. The fences F4, F2 and F3 order all else.
+        self.done.store(round, order("R5", Ordering::Release));
     }
 
     pub(crate) fn has_finished(&self, round: u64) -> bool {

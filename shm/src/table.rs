@@ -48,6 +48,8 @@ pub enum RoundError {
         /// The slot.
         slot: usize,
     },
+    /// Slots cannot be reduced with this.
+    NotAReduction(Kind),
     /// Not one operation for each slot.
     Operations {
         /// How many operations.
@@ -67,6 +69,7 @@ impl fmt::Display for RoundError {
             Self::Label(error) => error.fmt(f),
             Self::TooWide(slots) => write!(f, "{slots} slots do not fit a row of {MAX_SLOTS}"),
             Self::Overflow { slot } => write!(f, "the total of slot {slot} does not fit 64 bits"),
+            Self::NotAReduction(kind) => write!(f, "{kind} is no operation on slots"),
             Self::Operations { operations, slots } => {
                 write!(f, "{operations} operations for {slots} slots")
             }
@@ -280,7 +283,8 @@ impl Table {
         slots: &[i64],
     ) -> Result<Posted, RoundError> {
         let kind = match reduction {
-            Reduction::All(kind) => kind,
+            Reduction::All(kind) if kind.reduces() => kind,
+            Reduction::All(kind) => return Err(RoundError::NotAReduction(kind)),
             Reduction::Each(kinds) => return self.post_each(kinds, label, slots),
         };
         let (round, stamp) = self.publish_row(kind, label, slots)?;
@@ -307,6 +311,9 @@ impl Table {
         }
         if label.is_empty() {
             return Err(LabelError::Length.into());
+        }
+        if let Some(kind) = kinds.iter().find(|kind| !kind.reduces()) {
+            return Err(RoundError::NotAReduction(*kind));
         }
         let mut each = [Kind::Barrier; MAX_SLOTS];
         each[..kinds.len()].copy_from_slice(kinds);
@@ -353,7 +360,14 @@ impl Table {
             return Err(RoundError::TooWide(slots.len()));
         }
         let timeout = self.land_all(timeout)?;
-        let posted = self.post(Kind::Gather.into(), label, slots)?;
+        let kind = Kind::Gather;
+        let (round, stamp) = self.publish_row(kind, label, slots)?;
+        let posted = Posted {
+            round,
+            stamp,
+            kind,
+            each: [kind; MAX_SLOTS],
+        };
         let mut buffer = [0; MAX_SLOTS];
         let row = &mut buffer[..slots.len()];
         let settled = self.gather(posted, slots, row, timeout);
@@ -440,9 +454,13 @@ impl Table {
 
     /// What every rank contributed to `slot` of the round settled last, which must have been a reduction of that width.
     ///
-    /// Valid until this rank's next call: its peers cannot reuse the rows before.
+    /// Valid until this rank's next call: its peers cannot reuse the rows before. `None` too while as many rounds are in
+    /// flight as may be: a peer may be ahead by so many, and has the rows of the settled one by then.
     #[must_use]
     pub fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
+        if self.flight.len() >= self.geometry().depth() {
+            return None;
+        }
         let read = |row: &Row| {
             let stamp = row.stamp();
             let mut slots = [0; MAX_SLOTS];
@@ -521,6 +539,7 @@ impl Table {
         if self.closed
             || !seat.owner.is_here()
             || matches!(seat.storage.control().word().state(), State::Failed { .. })
+            || self.has_left_a_round()
         {
             return Err(self.refuse());
         }
@@ -544,13 +563,39 @@ impl Table {
     /// Why a call cannot begin: the failure itself the first time, then the memory of it.
     #[cold]
     fn refuse(&mut self) -> RoundError {
-        if !self.seat.owner.is_here() {
-            return RoundError::Forked;
+        if let Err(forked) = self.owned() {
+            return forked;
         }
         match (&self.failure, self.ended(self.next)) {
             (Some(failure), _) => RoundError::Poisoned(failure.clone()),
             (None, Some(failure)) => self.poison(failure),
-            (None, None) => RoundError::Closed,
+            (None, None) if self.closed => RoundError::Closed,
+            (None, None) => self.fail_what_was_left(),
+        }
+    }
+
+    /// Whether a round of this rank is published, not settled and not in flight: its call ended by a panic that somebody
+    /// caught, or it was announced and forgotten. Nobody may go on behind it, for its outcome is open.
+    #[inline(always)]
+    fn has_left_a_round(&self) -> bool {
+        self.next.wrapping_sub(self.last) != self.flight.len() as u64 + 1
+    }
+
+    #[cold]
+    fn fail_what_was_left(&mut self) -> RoundError {
+        // If it has completed elsewhere, the next one fails.
+        self.aborter()
+            .abort("a call of this rank was left before its end");
+        let failure = self.ended(self.next);
+        self.poison(failure.unwrap_or_else(|| contradiction(self.next, self.seat.me)))
+    }
+
+    /// Whether this is the process that sat down here.
+    fn owned(&self) -> Result<(), RoundError> {
+        if self.seat.owner.is_here() {
+            Ok(())
+        } else {
+            Err(RoundError::Forked)
         }
     }
 

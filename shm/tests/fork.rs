@@ -10,8 +10,8 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, pause};
 use process::{child, ended};
 use rankpact_shm::{
-    Cause, CloseOnFork, Failure, Geometry, Identity, Kind, Ladder, Missing, RoundError, Segment,
-    Table,
+    Announcement, Cause, CloseOnFork, Failure, Geometry, Identity, Kind, Ladder, Missing, Open,
+    RoundError, Segment, Table, Trouble,
 };
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -121,10 +121,40 @@ fn a_connection_is_not_inherited() {
     waitpid(sleeper, None).expect("ours");
 }
 
+/// An announced round is its parent's: a child that drops or ends its copy changes nothing.
+fn an_open_round_is_not_inherited() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let alone = Identity {
+        geometry: Geometry::new(1, 1).expect("valid"),
+        ..identity()
+    };
+    let segment = Segment::create(&folder.path().join("segment"), &alone, 1, 0).expect("space");
+    let mut own = table(segment, 0);
+    let data = Announcement {
+        travelling: 1,
+        ..Announcement::default()
+    };
+    type End = fn(Open<'_>) -> bool;
+    let ends: [End; 3] = [
+        |open| open.commit(LONG) == Err(RoundError::Forked),
+        |open| open.fail(Trouble::Other("not from a child")) == RoundError::Forked,
+        |mut open| open.watch() == Err(RoundError::Forked),
+    ];
+    for end in ends {
+        let open = own.announce(Kind::Broadcast, "x", 0, data, LONG);
+        let mut open = open.expect("alone");
+        ended(child(|| end(open.take().expect("data travels"))));
+        let mut open = open.expect("the child took a copy");
+        open.watch().expect("untouched");
+        open.commit(LONG).expect("untouched");
+    }
+}
+
 // One test in this program: a fork beside other tests' threads would copy their locks in whatever state they are.
 #[test]
 fn a_child_owns_nothing_and_hides_nothing() {
     a_connection_is_not_inherited();
+    an_open_round_is_not_inherited();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (path, note) = (folder.path().join("segment"), folder.path().join("sleeper"));
     let (one, two) = (child(|| rank(&path, &note)), child(|| peer(&path)));
