@@ -155,7 +155,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
                     );
                 }));
             Ok((
-                Path::Table(TablePath::new(table, mesh)),
+                Path::Table(TablePath::new(table, mesh, None)),
                 "every rank attached and proved it".to_owned(),
             ))
         }

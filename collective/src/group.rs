@@ -9,7 +9,7 @@ use crate::options::{Crowd, Options};
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
 use crate::path::{self, Path, Round};
-use rankpact_shm::{MAX_SLOTS, Storage, Timing};
+use rankpact_shm::{MAX_SLOTS, Ring, RingGeometry, RingStorage, Storage, Timing};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +119,7 @@ impl Group {
         })?;
         let storage =
             Arc::new(Storage::heap(geometry, 1).with_radix(geometry.radix(Crowd::threads().cpus)));
+        let ring = RingGeometry::of_seats(ranks).map(|form| Arc::new(RingStorage::heap(form, 1)));
         let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
         let ladder = options.ladder(Crowd::threads());
         let open = |(me, mut mesh): (usize, Mesh)| {
@@ -127,7 +128,10 @@ impl Group {
                 Path::Tcp(TcpPath::new(mesh, options))
             } else {
                 let table = options.seat(Arc::clone(&storage), me, ladder);
-                Path::Table(TablePath::new(table, mesh))
+                let ring = ring
+                    .as_ref()
+                    .map(|ring| Ring::new(Arc::clone(ring), me, ladder));
+                Path::Table(TablePath::new(table, mesh, ring))
             };
             Self {
                 name: name.to_owned(),

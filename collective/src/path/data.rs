@@ -1,8 +1,9 @@
 //! Data over the mesh of a group: vectors reduced, bytes broadcast. Used by both paths.
 
+use super::ring::{self, go_round};
 use crate::mesh::{ExchangeError, Frame, Mesh, MeshError, Watch};
 use crate::op::{Op, Ops};
-use rankpact_shm::{Kind, monotonic_ns};
+use rankpact_shm::{Kind, Ring, monotonic_ns};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -62,10 +63,12 @@ impl Shown {
     }
 }
 
-/// A mesh, and what its exchanges leave behind.
+/// A mesh, a ring where all members share memory, and what exchanges leave behind.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) mesh: Mesh,
+    /// What all get alike goes through it, and not over the mesh.
+    ring: Option<Ring>,
     /// The rows of the last small reduction, by rank.
     rows: Vec<Vec<i64>>,
     /// The result of the last reduction: the caller's values stay as they are until its round has completed.
@@ -150,10 +153,16 @@ enum Sent<'a> {
     Posted,
 }
 
+/// Where an exchange goes.
+struct Ways<'a> {
+    mesh: &'a mut Mesh,
+    ring: Option<&'a mut Ring>,
+}
+
 /// One exchange of `frame`; when the last of its frames was sent.
 #[expect(clippy::too_many_arguments, reason = "one exchange in all its parts")]
 fn meet<E>(
-    mesh: &mut Mesh,
+    ways: Ways<'_>,
     frame: Frame<'_>,
     codes: &[u8],
     sent: &Sent<'_>,
@@ -170,10 +179,16 @@ fn meet<E>(
         length,
         take,
     };
-    match sent {
-        Sent::Same(payload) => mesh.exchange(&Frame { payload, ..frame }, &mut watch, deadline)?,
-        Sent::Parts(parts) => mesh.scatter(&frame, parts, &mut watch, deadline)?,
-        Sent::Posted => mesh.collect(frame.round, &mut watch, deadline)?,
+    let Ways { mesh, ring } = ways;
+    match (sent, ring) {
+        (Sent::Same(payload), Some(ring)) => {
+            go_round(ring, &Frame { payload, ..frame }, &mut watch, deadline)?;
+        }
+        (Sent::Same(payload), None) => {
+            mesh.exchange(&Frame { payload, ..frame }, &mut watch, deadline)?;
+        }
+        (Sent::Parts(parts), _) => mesh.scatter(&frame, parts, &mut watch, deadline)?,
+        (Sent::Posted, _) => mesh.collect(frame.round, &mut watch, deadline)?,
     }
     Ok(watch.last_sent_ns)
 }
@@ -258,11 +273,26 @@ impl Wire {
     pub(crate) fn new(mesh: Mesh) -> Self {
         Self {
             mesh,
+            ring: None,
             rows: Vec::new(),
             totals: Totals::default(),
             last_sent_ns: 0,
             bytes: Vec::new(),
         }
+    }
+
+    /// Lets what all members get alike go through their ring.
+    pub(crate) fn with_ring(mut self, ring: Option<Ring>) -> Self {
+        self.ring = ring;
+        self
+    }
+
+    /// Leaves in good order.
+    pub(crate) fn close(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.close();
+        }
+        self.mesh.close();
     }
 
     /// Sends `values` to all members for a reduction that [`Wire::finish`] completes.
@@ -331,11 +361,16 @@ impl Wire {
         }
         let Self {
             mesh,
+            ring,
             rows,
             bytes,
             totals,
             ..
         } = self;
+        let ways = Ways {
+            mesh,
+            ring: ring.as_mut(),
+        };
         let sent = if posted {
             Sent::Posted
         } else {
@@ -349,7 +384,7 @@ impl Wire {
             }
         };
         self.last_sent_ns = meet(
-            mesh,
+            ways,
             frame,
             &codes,
             &sent,
@@ -386,7 +421,7 @@ impl Wire {
             .map(|at| &bytes[8 * part(at).start..8 * part(at).end])
             .collect();
         meet(
-            mesh,
+            Ways { mesh, ring: None },
             frame,
             &[],
             &Sent::Parts(&parts),
@@ -412,7 +447,7 @@ impl Wire {
             }
         };
         self.last_sent_ns = meet(
-            mesh,
+            Ways { mesh, ring: None },
             frame,
             &[],
             &Sent::Same(bytes),
@@ -438,10 +473,15 @@ impl Wire {
         self.rows.clear();
         let Self {
             mesh,
+            ring,
             bytes,
             totals,
             ..
         } = self;
+        let ways = Ways {
+            mesh,
+            ring: ring.as_mut(),
+        };
         totals.values.clear();
         totals.values.resize(size * width, 0);
         totals.values[me * width..(me + 1) * width].copy_from_slice(values);
@@ -453,7 +493,7 @@ impl Wire {
                 .for_each(|(value, theirs)| *value = theirs);
         };
         self.last_sent_ns = meet(
-            mesh,
+            ways,
             frame,
             &[],
             &Sent::Same(bytes),
@@ -475,8 +515,12 @@ impl Wire {
         let frame = exchange.frame(Kind::GatherBytes, 0, 0);
         let mut all = vec![Vec::new(); self.mesh.size()];
         all[self.mesh.me()].extend_from_slice(bytes);
+        let ways = Ways {
+            mesh: &mut self.mesh,
+            ring: self.ring.as_mut(),
+        };
         self.last_sent_ns = meet(
-            &mut self.mesh,
+            ways,
             frame,
             &[],
             &Sent::Same(bytes),
@@ -496,6 +540,9 @@ impl Wire {
         bytes: &mut Vec<u8>,
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
+        if let Some(ring) = &mut self.ring {
+            return ring::broadcast(ring, root, bytes, exchange.deadline, guard);
+        }
         let own = if self.mesh.me() == root {
             std::mem::take(bytes)
         } else {
@@ -509,8 +556,12 @@ impl Wire {
             }
         };
         let sent = Sent::Same(&own);
+        let ways = Ways {
+            mesh: &mut self.mesh,
+            ring: None,
+        };
         let outcome = meet(
-            &mut self.mesh,
+            ways,
             frame,
             &[],
             &sent,
@@ -534,8 +585,12 @@ impl Wire {
     ) -> Result<(), ExchangeError<Stop<E>>> {
         let frame = exchange.frame(Kind::Barrier, 0, 0);
         let nothing = Sent::Same(&[]);
+        let ways = Ways {
+            mesh: &mut self.mesh,
+            ring: None,
+        };
         self.last_sent_ns = meet(
-            &mut self.mesh,
+            ways,
             frame,
             &[],
             &nothing,

@@ -1,6 +1,7 @@
 //! The paths of a round: rows in a table, or frames over TCP. The round counter is the same on both.
 
 pub(crate) mod data;
+mod ring;
 pub(crate) mod table;
 pub(crate) mod tcp;
 

@@ -9,7 +9,7 @@ use crate::mesh::{ExchangeError, Mesh, MeshError};
 use crate::op::Ops;
 use rankpact_shm::{
     Aborter, Announcement, CallView, Cause, FREE_WORDS, Failure, Kind, MAX_SLOTS, Missing, Open,
-    Reduction, RoundError, Started, Table, Timing, Trouble,
+    Reduction, Ring, RoundError, Started, Table, Timing, Trouble,
 };
 use std::time::{Duration, Instant};
 
@@ -29,10 +29,10 @@ pub(crate) struct TablePath {
 }
 
 impl TablePath {
-    pub(crate) fn new(table: Table, mesh: Mesh) -> Self {
+    pub(crate) fn new(table: Table, mesh: Mesh, ring: Option<Ring>) -> Self {
         Self {
             table,
-            wire: Wire::new(mesh),
+            wire: Wire::new(mesh).with_ring(ring),
             wide: false,
         }
     }
@@ -62,7 +62,7 @@ impl TablePath {
 
     pub(crate) fn close(&mut self) {
         self.table.close();
-        self.wire.mesh.close();
+        self.wire.close();
     }
 
     #[inline]

@@ -106,7 +106,7 @@ impl TcpPath {
     }
 
     pub(crate) fn close(&mut self) {
-        self.wire.mesh.close();
+        self.wire.close();
     }
 
     pub(crate) fn all_reduce(
