@@ -56,6 +56,8 @@ pub enum PathKind {
     Table,
     /// Everything over TCP.
     Tcp,
+    /// The ranks span several hosts: those of one host meet in its table, one of each host exchanges with the others.
+    Hierarchical,
 }
 
 impl fmt::Display for PathKind {
@@ -64,6 +66,7 @@ impl fmt::Display for PathKind {
             Self::Alone => "alone",
             Self::Table => "table",
             Self::Tcp => "tcp",
+            Self::Hierarchical => "hierarchical",
         })
     }
 }
@@ -195,6 +198,7 @@ impl Group {
             State::Open(Path::Alone { .. }) => Some((PathKind::Alone, &self.reason)),
             State::Open(Path::Table(_)) => Some((PathKind::Table, &self.reason)),
             State::Open(Path::Tcp(_)) => Some((PathKind::Tcp, &self.reason)),
+            State::Open(Path::Hosts(_)) => Some((PathKind::Hierarchical, &self.reason)),
             State::Unopened | State::Closed => None,
         }
     }
@@ -210,7 +214,7 @@ impl Group {
 
     /// What each rank contributed to `slot` of the last reduction, in the order of the group.
     ///
-    /// Known until this rank's next call, for rows of up to 64 slots.
+    /// Known until this rank's next call, for rows of up to 64 slots; not in a group that spans several hosts.
     #[must_use]
     pub fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
         match &self.state {
@@ -273,7 +277,8 @@ impl Group {
     ///
     /// It matches a blocking reduction of the peers. As many rounds may be in flight as the options say; one more first
     /// settles the oldest, whose result is kept: so this may block, at most for the deadline. Every other call settles
-    /// what is in flight before it.
+    /// what is in flight before it. In a group that spans several hosts a started round moves only while its ranks are in
+    /// calls of the group: what is started there must be finished, or another call or a close must follow.
     ///
     /// # Errors
     ///
@@ -406,14 +411,16 @@ impl Group {
     /// Does not block.
     pub fn abort(&mut self, reason: &str) {
         let reason = job::cut(reason);
+        let kind = ErrorKind::Aborted {
+            rank: self.ranks[self.me],
+            reason: reason.to_owned(),
+        };
         match &mut self.state {
             State::Open(Path::Table(path)) => path.aborter().abort(reason),
-            State::Open(Path::Tcp(path)) => {
-                let rank = self.ranks[self.me];
-                path.abort(&ErrorKind::Aborted {
-                    rank,
-                    reason: reason.to_owned(),
-                });
+            State::Open(Path::Tcp(path)) => path.abort(&kind),
+            State::Open(Path::Hosts(path)) => {
+                path.aborter().abort(reason);
+                path.abort(&kind);
             }
             State::Open(Path::Alone { .. }) | State::Unopened | State::Closed => {}
         }
@@ -485,6 +492,7 @@ impl Group {
         let (mut path, reason) = attached.map_err(|kind| self.fail(operation, call, kind))?;
         match &mut path {
             Path::Table(path) => self.registration = Some(job.register(path.aborter())),
+            Path::Hosts(path) => self.registration = Some(job.register(path.aborter())),
             Path::Tcp(path) => path.watch_abortion(Abortion(Box::new(move || job.aborted()))),
             Path::Alone { .. } => {}
         }

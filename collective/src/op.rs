@@ -25,13 +25,18 @@ impl Op {
     #[inline]
     #[must_use]
     pub fn fold(self, total: i128, contribution: i64) -> i128 {
-        let contribution = i128::from(contribution);
+        self.join(total, i128::from(contribution))
+    }
+
+    /// One total of two, each of its own contributions.
+    #[inline]
+    pub(crate) fn join(self, one: i128, other: i128) -> i128 {
         match self {
-            Self::Min => total.min(contribution),
-            Self::Max => total.max(contribution),
-            Self::Sum => total + contribution,
-            Self::Or => total | contribution,
-            Self::And => total & contribution,
+            Self::Min => one.min(other),
+            Self::Max => one.max(other),
+            Self::Sum => one + other,
+            Self::Or => one | other,
+            Self::And => one & other,
         }
     }
 

@@ -511,6 +511,40 @@ impl Table {
         self.settle(round, settled).map(|()| None)
     }
 
+    /// Gives `label` its number, so that no later call with it is refused for want of one.
+    ///
+    /// # Errors
+    ///
+    /// [`RoundError::Label`] if there is no number for it, [`RoundError::Forked`] in a forked child.
+    pub fn intern(&mut self, label: &str) -> Result<(), RoundError> {
+        if !self.seat.owner.is_here() {
+            return Err(RoundError::Forked);
+        }
+        self.labels.id(&self.seat.storage, label)?;
+        Ok(())
+    }
+
+    /// Whether the next round can still complete: looks at the outcome word, and after every peer that has not published
+    /// its row. Does not block. For ranks that do something else, elsewhere, while the others wait for them.
+    ///
+    /// # Errors
+    ///
+    /// The failure of that round, if somebody gave up on it, died or left.
+    pub fn watch(&mut self) -> Result<(), RoundError> {
+        if self.closed || !self.seat.owner.is_here() || self.failure.is_some() {
+            return Err(self.refuse());
+        }
+        let round = self.next;
+        let result = match self.ended(round) {
+            Some(failure) => Err(failure),
+            None => {
+                let published = self.row_watch(self.seat.storage.rows(round), round);
+                self.inspect(round, self.others(), &|peer| published(peer).is_some())
+            }
+        };
+        result.map_err(|failure| self.poison(failure))
+    }
+
     /// What `rank` announced in the last round.
     #[must_use]
     pub fn announced(&self, rank: usize) -> Announcement {

@@ -193,11 +193,11 @@ fn meet<E>(
     Ok(watch.last_sent_ns)
 }
 
-fn put(values: &[i64], bytes: &mut Vec<u8>) {
+pub(super) fn put(values: &[i64], bytes: &mut Vec<u8>) {
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
 }
 
-fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
+pub(super) fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
     bytes
         .chunks_exact(8)
         .map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default()))
@@ -527,6 +527,39 @@ impl Wire {
             exchange.deadline,
             guard,
             |_| None,
+            |peer, payload: &[u8]| all[peer].extend_from_slice(payload),
+        )?;
+        Ok(all)
+    }
+
+    /// Brings the bytes of every member to `root`, in the order of the members; the others get nothing.
+    pub(crate) fn gather_at<E>(
+        &mut self,
+        exchange: &Exchange<'_>,
+        root: usize,
+        bytes: &[u8],
+        guard: impl FnMut() -> Result<(), E>,
+    ) -> Result<Vec<Vec<u8>>, ExchangeError<Stop<E>>> {
+        let frame = exchange.frame(Kind::GatherBytes, root, 0);
+        let (me, size) = (self.mesh.me(), self.mesh.size());
+        let mut all = vec![Vec::new(); size];
+        let mut parts: Vec<&[u8]> = vec![&[]; size];
+        parts[root] = bytes;
+        if me == root {
+            all[me].extend_from_slice(bytes);
+        }
+        let ways = Ways {
+            mesh: &mut self.mesh,
+            ring: None,
+        };
+        self.last_sent_ns = meet(
+            ways,
+            frame,
+            &[],
+            &Sent::Parts(&parts),
+            exchange.deadline,
+            guard,
+            |_| if me == root { None } else { Some(0) },
             |peer, payload: &[u8]| all[peer].extend_from_slice(payload),
         )?;
         Ok(all)

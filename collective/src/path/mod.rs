@@ -1,12 +1,15 @@
-//! The paths of a round: rows in a table, or frames over TCP. The round counter is the same on both.
+//! The paths of a round: rows in a table, frames over TCP, or both. The round counter is the same on all.
 
 pub(crate) mod data;
+pub(crate) mod engine;
+pub(crate) mod hosts;
 mod ring;
 pub(crate) mod table;
 pub(crate) mod tcp;
 
 use crate::error::ErrorKind;
 use crate::op::Ops;
+use hosts::HostsPath;
 use rankpact_shm::Timing;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +29,7 @@ pub(crate) enum Path {
     },
     Table(TablePath),
     Tcp(TcpPath),
+    Hosts(HostsPath),
 }
 
 /// One call, as the paths see it.
@@ -43,6 +47,7 @@ pub(crate) enum Started {
     Alone(Vec<i64>),
     Table(rankpact_shm::Started),
     Tcp(Arc<tcp::Finished>),
+    Hosts(Arc<tcp::Finished>),
 }
 
 impl Path {
@@ -51,6 +56,7 @@ impl Path {
             Self::Alone { round } => *round,
             Self::Table(path) => path.round(),
             Self::Tcp(path) => path.round(),
+            Self::Hosts(path) => path.round(),
         }
     }
 
@@ -64,6 +70,7 @@ impl Path {
         match self {
             Self::Table(path) => path.all_reduce(ops, values, round),
             Self::Tcp(path) => path.all_reduce(ops, values, round),
+            Self::Hosts(path) => path.all_reduce(ops, values, round),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(())
@@ -80,6 +87,7 @@ impl Path {
         match self {
             Self::Table(path) => path.start(ops, values, round).map(Started::Table),
             Self::Tcp(path) => path.start(ops, values, round).map(Started::Tcp),
+            Self::Hosts(path) => path.start(ops, values, round).map(Started::Hosts),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(Started::Alone(values.to_vec()))
@@ -95,6 +103,7 @@ impl Path {
         match (self, started) {
             (Self::Table(path), Started::Table(started)) => path.finish(started, round),
             (Self::Tcp(path), Started::Tcp(finished)) => path.finish(finished, round),
+            (Self::Hosts(path), Started::Hosts(finished)) => path.finish(finished, round),
             (Self::Alone { .. }, Started::Alone(values)) => Ok(values.clone()),
             _ => Err(ErrorKind::Usage(
                 "this round was started in another group".to_owned(),
@@ -112,6 +121,7 @@ impl Path {
         match self {
             Self::Table(path) => path.all_gather(values, into, round),
             Self::Tcp(path) => path.all_gather(values, into, round),
+            Self::Hosts(path) => path.all_gather(values, into, round),
             Self::Alone { round } => {
                 *round += 1;
                 into.extend_from_slice(values);
@@ -128,6 +138,7 @@ impl Path {
         match self {
             Self::Table(path) => path.all_gather_bytes(bytes, round),
             Self::Tcp(path) => path.all_gather_bytes(bytes, round),
+            Self::Hosts(path) => path.all_gather_bytes(bytes, round),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(vec![bytes.to_vec()])
@@ -144,6 +155,7 @@ impl Path {
         match self {
             Self::Table(path) => path.broadcast(root, bytes, round),
             Self::Tcp(path) => path.broadcast(root, bytes, round),
+            Self::Hosts(path) => path.broadcast(root, bytes, round),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(())
@@ -155,6 +167,7 @@ impl Path {
         match self {
             Self::Table(path) => path.barrier(round),
             Self::Tcp(path) => path.barrier(round),
+            Self::Hosts(path) => path.barrier(round),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(())
@@ -166,7 +179,7 @@ impl Path {
         match self {
             Self::Table(path) => path.contributions(slot),
             Self::Tcp(path) => path.contributions(slot),
-            Self::Alone { .. } => None,
+            Self::Hosts(_) | Self::Alone { .. } => None,
         }
     }
 
@@ -174,6 +187,7 @@ impl Path {
         match self {
             Self::Table(path) => path.timing(),
             Self::Tcp(path) => path.timing(),
+            Self::Hosts(path) => path.timing(),
             Self::Alone { .. } => None,
         }
     }
@@ -182,6 +196,7 @@ impl Path {
         match self {
             Self::Table(path) => path.close(),
             Self::Tcp(path) => path.close(),
+            Self::Hosts(path) => path.close(),
             Self::Alone { .. } => {}
         }
     }

@@ -65,6 +65,23 @@ impl TablePath {
         self.wire.close();
     }
 
+    /// What `rank` announced in the last round, which was a described one.
+    pub(super) fn announced(&self, rank: usize) -> Announcement {
+        self.table.announced(rank)
+    }
+
+    /// Makes sure that no later call with `label` is refused for it.
+    pub(super) fn intern(&mut self, label: &str) -> Result<(), ErrorKind> {
+        self.table
+            .intern(label)
+            .map_err(|error| kind_of(error, &[]))
+    }
+
+    /// Whether the next round can still complete; does not block.
+    pub(super) fn watch(&mut self, ranks: &[usize]) -> Result<(), ErrorKind> {
+        self.table.watch().map_err(|error| kind_of(error, ranks))
+    }
+
     #[inline]
     pub(crate) fn all_reduce(
         &mut self,
@@ -121,13 +138,10 @@ impl TablePath {
         values: &mut [i64],
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
-        // Which operations is compared here by their checksum, and slot by slot when the data comes.
-        let width = u64::from(u32::try_from(values.len()).unwrap_or(u32::MAX));
-        let codes = u64::from(crc32fast::hash(&ops.codes()));
         let travelling = 8 * values.len() as u64;
         let overflow = self.described(
             ops.kind(),
-            (width | codes << 32).cast_signed(),
+            description(ops, values.len()),
             data(travelling),
             round,
             |wire, exchange, guard| wire.all_reduce(exchange, ops, values, guard),
@@ -215,7 +229,7 @@ impl TablePath {
     }
 
     /// A described round: announce, let the data travel if there is any, commit. What that brought, if any did.
-    fn described<T>(
+    pub(super) fn described<T>(
         &mut self,
         kind: Kind,
         description: i64,
@@ -255,6 +269,13 @@ impl TablePath {
         .map_err(in_errors)?;
         Ok(Some(brought))
     }
+}
+
+/// A reduction in one word. Which operations is compared by their checksum, and slot by slot when the data comes.
+pub(super) fn description(ops: Ops<'_>, slots: usize) -> i64 {
+    let width = u64::from(u32::try_from(slots).unwrap_or(u32::MAX));
+    let codes = u64::from(crc32fast::hash(&ops.codes()));
+    (width | codes << 32).cast_signed()
 }
 
 /// The operations in terms of the table.

@@ -378,7 +378,7 @@ impl TcpPath {
     }
 }
 
-fn describe(rank: usize, shown: Shown) -> Described {
+pub(super) fn describe(rank: usize, shown: Shown) -> Described {
     let kind = Kind::from_code(shown.operation.into());
     let shape = match (kind, shown.width) {
         (Some(Kind::Broadcast), _) => format!("root {}", shown.root),
