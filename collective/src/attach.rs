@@ -13,6 +13,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// The most that is kept back of a deadline for the last vote.
+const VOTE: Duration = Duration::from_secs(1);
+
 /// What a member says first.
 #[derive(Serialize, Deserialize)]
 struct Offer {
@@ -127,7 +130,9 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         .token
         .derive(&format!("group {name} {}", identity.generation));
     let alone = || job.lost(ranks).is_none();
-    let mesh = Mesh::connect(listener, &addresses, me, &token, deadline, &alone);
+    // Why it failed is told by a vote, for which there must be time left.
+    let until = deadline - (timeout / 10).min(VOTE);
+    let mesh = Mesh::connect(listener, &addresses, me, &token, until, &alone);
     let mut mesh = unanimous(
         ranks,
         mesh.map_err(|error| unconnected(&error)),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Two namespaces, `a` and `b`, joined by their interfaces `eth0`. Both have a dummy interface `docker0` that leads nowhere.
+/// Two namespaces, `a` and `b`, joined by their interfaces `eth0`. Both have an interface `docker0` that leads nowhere.
 #[derive(Debug)]
 pub struct Network {
     name: String,
@@ -24,10 +24,10 @@ impl Network {
         ip(&format!("netns add {a}"));
         ip(&format!("netns add {b}"));
         // The numbers of the interfaces differ between the hosts.
-        ip(&format!("-n {a} link add spare type dummy"));
+        ip(&format!("-n {a} link add spare type bridge"));
         for host in [&a, &b] {
             ip(&format!("-n {host} link set lo up"));
-            ip(&format!("-n {host} link add docker0 type dummy"));
+            ip(&format!("-n {host} link add docker0 type bridge"));
             ip(&format!("-n {host} addr add 172.17.0.1/16 dev docker0"));
             ip(&format!("-n {host} link set docker0 up"));
         }
@@ -114,7 +114,7 @@ fn ip(words: &str) {
 #[must_use]
 pub fn may_network() -> bool {
     // Also where names can be made but not mounted.
-    let script = "ip netns add $0 && ip netns exec $0 ip link add docker0 type dummy; end=$?; ip netns del $0; exit $end";
+    let script = "ip netns add $0 && ip netns exec $0 ip link add docker0 type bridge; end=$?; ip netns del $0; exit $end";
     let random = getrandom::u32().expect("the kernel has random numbers");
     let tried = Command::new("sh")
         .args(["-c", script, &format!("rankpact-{random:08x}-try")])

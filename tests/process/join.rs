@@ -255,7 +255,9 @@ fn a_rank_stopped_in_the_middle_of_the_join_is_named() {
     let report = ranks.report(1, "join");
     assert_eq!(missing(report.error())[0], 0, "{}", report.error());
     ranks.signal(0, Signal::SIGCONT);
-    assert!(missing(ranks.report(0, "join").error()).contains(&2));
+    // Rank 2 was, and by now it has been missing itself.
+    let late = missing(ranks.report(0, "join").error());
+    assert!(late.contains(&2) || late == [0], "{late:?}");
 }
 
 /// Connections of all kinds of strangers, all at once, which stay.
@@ -414,12 +416,13 @@ fn hosts_whose_own_name_is_loopback_find_each_other(path: PathChoice) {
         across(&network, "tcp://10.99.0.1:4000", path)
             .start(|_| ROUNDS)
             .end();
-        let by_launcher = across(&network, "", path)
+        across(&network, "", path)
+            .as_torchrun(29500)
+            .var("LOCAL_WORLD_SIZE", 2)
             .var("MASTER_ADDR", "a")
-            .var("MASTER_PORT", 29500)
-            .var("RANKPACT_PORT", 4001);
-        let by_launcher = (0..4).fold(by_launcher, |job, rank| job.var_of(rank, "RANK", rank));
-        by_launcher.var("WORLD_SIZE", 4).start(|_| ROUNDS).end();
+            .var("RANKPACT_PORT", 4001)
+            .start(|_| ROUNDS)
+            .end();
     }
 }
 
@@ -485,13 +488,10 @@ fn a_host_that_cannot_be_reached_is_told_with_both_addresses_and_what_to_set() {
     assert!(started.elapsed() >= Duration::from_secs(2));
     drop(ranks);
     // The join goes well, but the peers of rank 1 seek it on the wrong interface.
-    let astray = across(
-        &network.names("b", &["10.99.0.1 a"]),
-        "tcp://a:4000",
-        PathChoice::Tcp,
-    )
-    .timeout(Duration::from_secs(3))
-    .var_of(1, "RANKPACT_INTERFACE", "docker0");
+    let network = network.names("b", &["10.99.0.1 a"]);
+    let astray = across(&network, "tcp://a:4000", PathChoice::Tcp)
+        .timeout(Duration::from_secs(3))
+        .var_of(1, "RANKPACT_INTERFACE", "docker0");
     for error in unopened(astray) {
         let line = error.to_string();
         assert!(line.contains("RANKPACT_INTERFACE"), "{line}");

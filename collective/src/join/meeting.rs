@@ -199,10 +199,7 @@ impl Guest {
         if self.rank == 0 {
             let resolved = self.resolve(&name)?;
             let own = chosen(resolved[0].ip())?;
-            let (server, bound) = match own {
-                Some(ip) => self.serve(&[ip.at(name.port)], &token)?,
-                None => self.serve(&name.doors(&resolved), &token)?,
-            };
+            let (server, bound) = self.serve(&name.doors(&resolved, own.is_some()), &token)?;
             let way = if bound.ip().is_unspecified() {
                 Ip::LOOPBACK.at(bound.port())
             } else {
@@ -379,14 +376,14 @@ impl Name {
     }
 
     /// Where rank 0 is to listen, in the order in which to try. A name of this host that stands for loopback, or for none of
-    /// its addresses, says nothing of the interface at which others will arrive.
-    fn doors(&self, resolved: &[SocketAddr]) -> Vec<SocketAddr> {
+    /// its addresses, says nothing of the interface at which others will arrive; one that is `doubted` neither.
+    fn doors(&self, resolved: &[SocketAddr], doubted: bool) -> Vec<SocketAddr> {
         if self.is_literal() || self.host == "localhost" {
             return resolved.to_vec();
         }
         let outside = resolved
             .iter()
-            .filter(|address| !address.ip().is_loopback());
+            .filter(|address| !doubted && !address.ip().is_loopback());
         let everywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
         let everywhere = everywhere.map(|any| SocketAddr::new(any, self.port));
         outside.copied().chain(everywhere).collect()
@@ -412,21 +409,32 @@ fn choose(text: &str, other: IpAddr) -> Result<Ip, ErrorKind> {
 mod tests {
     use super::*;
 
-    fn doors(name: &str, resolved: &[&str]) -> Vec<String> {
+    fn doors(name: &str, resolved: &[&str], doubted: bool) -> Vec<String> {
         let resolved: Vec<SocketAddr> = resolved.iter().map(|text| text.parse().unwrap()).collect();
-        let doors = Name::parse(name).unwrap().doors(&resolved);
+        let doors = Name::parse(name).unwrap().doors(&resolved, doubted);
         doors.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn rank_0_listens_where_its_name_leads_others_and_everywhere_if_it_leads_to_itself_only() {
-        assert_eq!(doors("127.0.0.1:7", &["127.0.0.1:7"]), ["127.0.0.1:7"]);
-        assert_eq!(doors("localhost:7", &["127.0.0.1:7"]), ["127.0.0.1:7"]);
-        assert_eq!(doors("node:7", &["127.0.1.1:7"]), ["[::]:7", "0.0.0.0:7"]);
+        let outside = ["127.0.1.1:7", "10.0.0.1:7"];
+        for doubted in [false, true] {
+            assert_eq!(
+                doors("127.0.0.1:7", &["127.0.0.1:7"], doubted),
+                ["127.0.0.1:7"]
+            );
+            assert_eq!(
+                doors("localhost:7", &["127.0.0.1:7"], doubted),
+                ["127.0.0.1:7"]
+            );
+            let everywhere = ["[::]:7", "0.0.0.0:7"];
+            assert_eq!(doors("node:7", &outside[..1], doubted), everywhere);
+        }
         assert_eq!(
-            doors("node:7", &["127.0.1.1:7", "10.0.0.1:7"]),
+            doors("node:7", &outside, false),
             ["10.0.0.1:7", "[::]:7", "0.0.0.0:7"]
         );
+        assert_eq!(doors("node:7", &outside, true), ["[::]:7", "0.0.0.0:7"]);
     }
 
     #[test]
