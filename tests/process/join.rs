@@ -507,7 +507,8 @@ fn an_interface_can_be_chosen_and_what_is_none_is_refused_with_an_example() {
     if !may_network() {
         return;
     }
-    let network = old_addresses();
+    // By its own name host a would listen where nobody arrives.
+    let network = old_addresses().names("a", &["172.17.0.1 a"]);
     for interface in ["eth0", "10.99.0"] {
         let whole = |host: u8| match interface {
             "eth0" => "eth0".to_owned(),
@@ -515,7 +516,6 @@ fn an_interface_can_be_chosen_and_what_is_none_is_refused_with_an_example() {
         };
         across(&network, "tcp://a:4000", PathChoice::Tcp)
             .var_of(0, "RANKPACT_INTERFACE", whole(1))
-            .var_of(1, "RANKPACT_INTERFACE", whole(1))
             .var_of(3, "RANKPACT_INTERFACE", whole(2))
             .start(|_| ROUNDS)
             .end();

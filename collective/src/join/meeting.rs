@@ -100,8 +100,8 @@ impl Meeting {
             (Some(chosen), _) => Ok(chosen),
             (None, None) if here.is_loopback() => Ok(here),
             (None, None) => Ok(Ip::LOOPBACK),
-            (None, Some(_)) if !here.is_loopback() => Ok(here),
-            // This rank is where rank 0 is, and has found it by a name that leads others elsewhere.
+            (None, Some(_)) if !self.reach().local => Ok(here),
+            // This rank is where rank 0 is, and may have found it by a name that leads others elsewhere.
             (None, Some(afar)) => {
                 let interfaces = interfaces()?;
                 interfaces.with(afar.rendezvous).ok_or_else(|| {
