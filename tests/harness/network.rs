@@ -14,7 +14,7 @@ pub struct Network {
 impl Network {
     /// The cable; the hosts have no addresses yet but those of their links and of `docker0`.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn of_two_hosts() -> Self {
         let random = getrandom::u32().expect("the kernel has random numbers");
         let network = Self {
             name: format!("rankpact-{random:08x}"),

@@ -400,7 +400,7 @@ fn across(network: &Network, place: &str, path: PathChoice) -> Job {
 
 /// Each host's own name leads it to itself only, as Debian has it.
 fn old_addresses() -> Network {
-    Network::new()
+    Network::of_two_hosts()
         .address("a", "10.99.0.1/24")
         .address("b", "10.99.0.2/24")
         .names("a", &["127.0.1.1 a", "10.99.0.2 b"])
@@ -428,7 +428,7 @@ fn hosts_whose_own_name_is_loopback_find_each_other(path: PathChoice) {
 
 fn hosts_with_new_addresses_only_find_each_other(path: PathChoice) {
     if may_network() {
-        let network = Network::new()
+        let network = Network::of_two_hosts()
             .address("a", "fd00:99::1/64")
             .address("b", "fd00:99::2/64")
             .names("a", &["127.0.1.1 a", "fd00:99::2 b"])
@@ -444,7 +444,7 @@ fn hosts_with_new_addresses_only_find_each_other(path: PathChoice) {
 
 fn addresses_on_the_link_keep_their_interface(path: PathChoice) {
     if may_network() {
-        across(&Network::new(), "tcp://[fe80::a%eth0]:4000", path)
+        across(&Network::of_two_hosts(), "tcp://[fe80::a%eth0]:4000", path)
             .start(|_| ROUNDS)
             .end();
     }
