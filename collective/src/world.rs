@@ -38,7 +38,8 @@ impl World {
     /// # Errors
     ///
     /// [`ErrorKind::Timeout`] names all ranks that are missing, [`ErrorKind::Config`] a setting that differs,
-    /// [`ErrorKind::PeerDied`] a rank that died meanwhile.
+    /// [`ErrorKind::PeerDied`] a rank that died meanwhile, [`ErrorKind::Unreached`] both addresses where the network does not
+    /// lead to rank 0. [`ErrorKind::Usage`], [`ErrorKind::Foreign`] and [`ErrorKind::Io`] say what is wrong with the place.
     pub fn connect(join: Join) -> Result<Self, Error> {
         let rank = join.rank;
         Self::join(join).map_err(|kind| join_error(rank, kind))
