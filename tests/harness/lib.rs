@@ -12,12 +12,14 @@
 
 mod behaviour;
 mod job;
+mod network;
 mod report;
 mod soak;
 mod values;
 
 pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
 pub use job::{Job, Namespace, Ranks, may_unshare, names_in};
+pub use network::{Network, may_network};
 pub use report::{Failure, Report};
 pub use soak::soak;
 pub use values::{Range, Values, bytes, mix};

@@ -110,7 +110,10 @@ impl fmt::Display for MeshError {
         match self {
             Self::Missing { peers } => write!(f, "missing at the deadline: members {peers:?}"),
             Self::Unreached { peers, trouble } => {
-                write!(f, "not connected: members {peers:?} ({trouble})")
+                write!(
+                    f,
+                    "not connected: members {peers:?} ({trouble}); RANKPACT_INTERFACE changes where a rank listens"
+                )
             }
             Self::Died { peer } => write!(f, "member {peer} died"),
             Self::Left { peer } => write!(f, "member {peer} has left"),

@@ -1,14 +1,15 @@
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
 use socket2::SockRef;
 
 use super::*;
 use crate::gate::{Claim, Purpose, Visitor};
+use crate::ip::Ip;
 use crate::token::Token;
 use crate::watchdog::within_a_minute;
 
-const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOOPBACK: Ip = Ip::LOOPBACK;
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
