@@ -219,6 +219,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
             if wants_table && me == 0 {
                 job.tell_once(&format!("groups use TCP: {kind}"));
             }
+            mesh.tell_silence(told_of_silence(name, ranks.to_vec()));
             Ok((Path::Tcp(TcpPath::new(mesh, options)), kind.to_string()))
         }
     }
@@ -269,11 +270,15 @@ fn told_of_silence(name: &str, ranks: Vec<usize>) -> Notice {
     let label = name.to_owned();
     Box::new(move |silent, waited| {
         tracing::warn!(
-            "group {label}: rank {} alive, silent {:.0} s, last round {} `{}`",
+            "group {label}: rank {} alive, silent {:.0} s, last round {}{}",
             ranks.get(silent.rank).copied().unwrap_or(silent.rank),
             waited.as_secs_f64(),
             silent.last_round,
-            silent.last_label
+            if silent.last_label.is_empty() {
+                String::new()
+            } else {
+                format!(" `{}`", silent.last_label)
+            }
         );
     })
 }

@@ -91,6 +91,7 @@ impl Mesh {
                     peers,
                     ladder: Ladder::auto(1, 1),
                     polling: Habit::default(),
+                    notice: None,
                     state: State::Open,
                     owner: Process::current(),
                 });

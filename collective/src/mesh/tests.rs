@@ -468,6 +468,32 @@ fn a_poison_follows_the_rest_of_a_frame_that_was_half_sent() {
 }
 
 #[test]
+fn who_is_silent_for_long_is_told_once_and_may_still_come() {
+    within_a_minute(|| {
+        let mut meshes = Mesh::pairs(3).unwrap();
+        let mut late = meshes.pop().unwrap();
+        let waiting: Vec<_> = meshes
+            .into_iter()
+            .map(|mut mesh| {
+                thread::spawn(move || {
+                    let (tell, told) = std::sync::mpsc::channel();
+                    mesh.tell_silence(Box::new(move |silent, waited| {
+                        tell.send((silent.rank, silent.last_round, waited)).unwrap();
+                    }));
+                    exchange(&mut mesh, 1, soon()).unwrap();
+                    told.try_iter().collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        thread::sleep(2 * super::SILENCE + Duration::from_millis(300));
+        exchange(&mut late, 1, soon()).unwrap();
+        for mesh in waiting {
+            assert_eq!(mesh.join().unwrap(), [(2, 0, super::SILENCE)]);
+        }
+    });
+}
+
+#[test]
 fn who_comes_late_completes_no_round_that_a_peer_has_given_up() {
     within_a_minute(|| {
         for size in [2, 3, 5] {
