@@ -121,11 +121,15 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         None => Mesh::connect(listener, &of_all, me, &token(""), deadline, &alone)
             .map(|mesh| (mesh, None)),
         Some(hosts) => {
-            let own = hosts.leads().then(|| listen(job)).transpose()?;
-            let address = own.as_ref().map(|(_, address)| *address);
-            let leaders: Vec<Option<SocketAddr>> =
-                job::decode(ranks, &gather("leaders", &job::encode(&address))?)?;
-            let leaders: Vec<SocketAddr> = leaders.into_iter().flatten().collect();
+            let own = hosts.leads().then(|| listen(job));
+            let address = own.as_ref().map(|own| match own {
+                Ok((_, address)) => Ok(*address),
+                Err(kind) => Err(kind.clone()),
+            });
+            let said = gather("leaders", &job::encode(&address))?;
+            let said: Vec<Option<Result<SocketAddr, ErrorKind>>> = job::decode(ranks, &said)?;
+            let leaders = said.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+            let own = own.transpose()?;
             let here = hosts.places().iter().map(|place| of_all[*place]);
             let here: Vec<SocketAddr> = here.collect();
             let inside = token(&format!(" host {}", hosts.here()));
@@ -174,7 +178,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         }
         (Err(Refusal(kind)), _) if options.path == PathChoice::Table => Err(match kind {
             ErrorKind::Io(what) if apart => ErrorKind::Io(format!(
-                "path `table` needs memory that all ranks share, but it seems that of {} each have their own: {what}",
+                "path `table` needs memory that all ranks share; it seems to be shared only within each of {}: {what}",
                 listed(&parts, ranks)
             )),
             kind => kind,
@@ -248,7 +252,7 @@ fn told_of_silence_on_a_host(name: &str, ranks: Vec<usize>) -> Notice {
     let tell = told_of_silence(name, ranks);
     Box::new(move |silent, waited| {
         let round = silent.last_round.div_ceil(2);
-        if silent.last_round % 2 == 1 {
+        if silent.rank == 0 && silent.last_round % 2 == 1 {
             tracing::warn!(
                 "group {label}: round {round} `{}` waits for another host, {:.0} s",
                 silent.last_label,
