@@ -15,17 +15,22 @@ pub(crate) struct Hosts {
     spaces: Vec<Namespace>,
     /// The host of each rank.
     of: Vec<usize>,
+    /// Whether no memory is shared between them.
+    apart: bool,
 }
+
+const OWN_MEMORY: &str = "mount -t tmpfs -o size=1m tmpfs /dev/shm";
 
 impl Hosts {
     /// `size` ranks, each on the host that `of` says.
     pub(crate) fn of(size: usize, of: impl Fn(usize) -> usize) -> Self {
         let of: Vec<usize> = (0..size).map(of).collect();
         let count = of.iter().max().map_or(0, |last| last + 1);
-        let host = |_| Namespace::new("mount -t tmpfs -o size=1m tmpfs /dev/shm");
+        let host = |_| Namespace::new(OWN_MEMORY);
         Self {
             spaces: (0..count).map(host).collect(),
             of,
+            apart: true,
         }
     }
 
@@ -45,15 +50,14 @@ struct Cabled(Hosts);
 
 impl Cabled {
     /// None where this is not permitted, which is said.
-    fn new(size: usize, of: impl Fn(usize) -> usize) -> Option<Self> {
+    fn new(size: usize, of: impl Fn(usize) -> usize, apart: bool) -> Option<Self> {
         if !may_unshare() || !runs(&["unshare", "-n", "ip", "link", "set", "lo", "up"]) {
             eprintln!("SKIPPED, no networks of one's own");
             return None;
         }
+        let memory = if apart { OWN_MEMORY } else { "true" };
         let host = |name: &str| {
-            Namespace::with_network(&format!(
-                "mount -t tmpfs -o size=1m tmpfs /dev/shm; hostname {name}; ip link set lo up"
-            ))
+            Namespace::with_network(&format!("{memory}; hostname {name}; ip link set lo up"))
         };
         let spaces = vec![host("one"), host("other")];
         let peer = spaces[1].pid().to_string();
@@ -78,13 +82,13 @@ impl Cabled {
             inside(host, "ip link set cable up");
         }
         let of = (0..size).map(of).collect();
-        Some(Self(Hosts { spaces, of }))
+        Some(Self(Hosts { spaces, of, apart }))
     }
 
     fn job(&self) -> Job {
         self.0
             .job()
-            .var("RANKPACT_RENDEZVOUS", "tcp://10.77.0.1:4711")
+            .var("RANKPACT_RENDEZVOUS", "tcp://10.77.0.1:4000")
             .var("RANKPACT_TOKEN", "of two hosts")
     }
 
@@ -107,7 +111,7 @@ fn runs(words: &[&str]) -> bool {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        for space in &self.spaces {
+        for space in self.spaces.iter().filter(|_| self.apart) {
             let names = space.names("/dev/shm");
             assert!(
                 thread::panicking() || names.is_empty(),
@@ -722,14 +726,14 @@ fn a_fast_rank_may_leave_while_a_slow_one_still_reads_its_result() {
 fn hosts_with_networks_of_their_own_agree_and_name_a_dead_rank() {
     // Rank 0, who serves, on either; members of a host are no neighbours.
     for side in 0..2 {
-        let Some(hosts) = Cabled::new(5, |rank| (rank + side) % 2) else {
+        let Some(hosts) = Cabled::new(5, |rank| (rank + side) % 2, true) else {
             return;
         };
         let job = match side {
             0 => hosts.job(),
             _ => hosts
                 .job()
-                .var("RANKPACT_RENDEZVOUS", "tcp://10.77.0.2:4711"),
+                .var("RANKPACT_RENDEZVOUS", "tcp://10.77.0.2:4000"),
         };
         let mut ranks = job.start(|_| {
             [
@@ -775,7 +779,7 @@ fn a_network_that_vanishes_is_an_error_on_all_ranks_by_their_deadline() {
         "min g label=more",
         "broadcast g root=1 bytes=5000000 label=more",
     ] {
-        let Some(hosts) = Cabled::new(4, |rank| rank / 2) else {
+        let Some(hosts) = Cabled::new(4, |rank| rank / 2, true) else {
             return;
         };
         let job = hosts.job().timeout(Duration::from_millis(deadline));
@@ -807,4 +811,72 @@ fn a_network_that_vanishes_is_an_error_on_all_ranks_by_their_deadline() {
         }
         ranks.end();
     }
+}
+
+/// Every rank of `jobs`, each in namespaces of its own as well, takes `path`.
+fn all_take(path: &str, job: impl Fn(usize) -> Job + Sync) {
+    let own = ["-p -f --kill-child", "-u", "-i"];
+    at_once(&[0, 1, 2, 3, 4, 5, 6, 7], |which: usize| {
+        let kinds = own
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| which >> bit & 1 == 1);
+        let mut words: Vec<&str> = kinds.flat_map(|(_, words)| words.split(' ')).collect();
+        if !words.is_empty() {
+            words.insert(0, "unshare");
+        }
+        // Some ranks have namespaces of their own, others not.
+        let job = [0, 3]
+            .into_iter()
+            .fold(job(which), |job, rank| job.wrapped_rank(rank, &words));
+        let mut ranks = job.start(|_| {
+            [
+                "group g",
+                "min g count=20",
+                "max g slots=50",
+                "path g",
+                "hold end",
+            ]
+        });
+        for rank in ranks.all() {
+            let said = ranks.report(rank, "path g").well().to_owned();
+            assert!(said.starts_with(path), "{words:?}, rank {rank}: {said}");
+        }
+        finish(ranks);
+    });
+}
+
+#[test]
+fn all_ranks_take_the_same_path_in_every_combination_of_namespaces() {
+    let Some(memory) = two_by_two() else { return };
+    all_take("table", |_| job(4).path(PathChoice::Auto));
+    all_take("hierarchical", |_| memory.job());
+    for (apart, path) in [(false, "table"), (true, "hierarchical")] {
+        let Some(network) = Cabled::new(4, |rank| rank / 2, apart) else {
+            return;
+        };
+        let at = |which| format!("tcp://10.77.0.1:{}", 4000 + which);
+        all_take(path, |which| {
+            network.job().var("RANKPACT_RENDEZVOUS", at(which))
+        });
+    }
+}
+
+#[test]
+fn groups_opened_again_and_again_keep_neither_memory_nor_connections() {
+    let Some(hosts) = two_by_two() else { return };
+    let mut ranks = hosts.job().start(|_| {
+        [
+            "reopen r count=45",
+            "holdings",
+            "reopen r count=45",
+            "holdings",
+            "hold end",
+        ]
+    });
+    for rank in ranks.all() {
+        let [before, after] = [(); 2].map(|()| ranks.report(rank, "holdings").well().to_owned());
+        assert_eq!(before, after, "rank {rank}");
+    }
+    finish(ranks);
 }
