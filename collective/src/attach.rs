@@ -9,7 +9,7 @@ use crate::path::engine::{Engine, Sockets};
 use crate::path::hosts::{Hosts, HostsPath};
 use crate::path::table::TablePath;
 use crate::path::tcp::TcpPath;
-use rankpact_shm::{Identity, Missing, Notice, Segment, SegmentError};
+use rankpact_shm::{Geometry, Identity, Missing, Notice, Segment, SegmentError};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -73,6 +73,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         options,
         timeout,
     } = *members;
+    geometry(options, ranks.len())?;
     let deadline = job::deadline(Instant::now(), timeout);
     let gather = |step: &str, payload: &[u8]| {
         job.gather(&format!("group {name}"), step, ranks, payload, deadline)
@@ -110,41 +111,29 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         together => (together, None),
     };
 
-    let of_all: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
-    let token = |of: &str| {
+    let addresses: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
+    let meet = |listener, addresses: &[SocketAddr], me, of: &str| {
         let purpose = format!("group {name} {generation}{of}");
-        job.place.token.derive(&purpose)
+        let token = job.place.token.derive(&purpose);
+        let alone = || job.lost(ranks).is_none();
+        Mesh::connect(listener, addresses, me, &token, deadline, &alone)
+            .map_err(|error| unconnected(&error))
     };
-    let alone = || job.lost(ranks).is_none();
     // Every two members of the group; or every two of a host, and every two leaders.
     let connected = match &hosts {
-        None => Mesh::connect(listener, &of_all, me, &token(""), deadline, &alone)
-            .map(|mesh| (mesh, None)),
+        None => meet(listener, &addresses, me, "").map(|mesh| (mesh, None)),
         Some(hosts) => {
-            let own = hosts.leads().then(|| listen(job));
-            let address = own.as_ref().map(|own| match own {
-                Ok((_, address)) => Ok(*address),
-                Err(kind) => Err(kind.clone()),
-            });
-            let said = gather("leaders", &job::encode(&address))?;
-            let said: Vec<Option<Result<SocketAddr, ErrorKind>>> = job::decode(ranks, &said)?;
-            let leaders = said.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
-            let own = own.transpose()?;
-            let here = hosts.places().iter().map(|place| of_all[*place]);
+            let (between, leaders) = leaders(job, ranks, hosts, &gather)?;
+            let here = hosts.places().iter().map(|place| addresses[*place]);
             let here: Vec<SocketAddr> = here.collect();
-            let inside = token(&format!(" host {}", hosts.here()));
-            Mesh::connect(listener, &here, hosts.seat(), &inside, deadline, &alone).and_then(
-                |mesh| {
-                    let between = own.map(|(listener, _)| {
-                        let token = token(" leaders");
-                        Mesh::connect(listener, &leaders, hosts.here(), &token, deadline, &alone)
-                    });
-                    Ok((mesh, between.transpose()?))
-                },
-            )
+            let inside = format!(" host {}", hosts.here());
+            meet(listener, &here, hosts.seat(), &inside).and_then(|mesh| {
+                let between =
+                    between.map(|listener| meet(listener, &leaders, hosts.here(), " leaders"));
+                Ok((mesh, between.transpose()?))
+            })
         }
     };
-    let connected = connected.map_err(|error| unconnected(&error));
     let (mut mesh, between) =
         unanimous(ranks, connected, "connected", &gather)?.map_err(|Refusal(kind)| kind)?;
     let ladder = options.ladder(job.place.crowd);
@@ -192,6 +181,12 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     }
 }
 
+fn geometry(options: &Options, ranks: usize) -> Result<Geometry, ErrorKind> {
+    options.geometry(ranks).ok_or_else(|| {
+        ErrorKind::Usage(format!("{} rounds in flight: 1, 2, 4 or 8", options.depth))
+    })
+}
+
 fn listen(job: &Job) -> Result<(TcpListener, SocketAddr), ErrorKind> {
     let listener = Mesh::listen(job.place.ip)
         .map_err(|error| ErrorKind::Io(format!("cannot listen on {}: {error}", job.place.ip)))?;
@@ -199,6 +194,24 @@ fn listen(job: &Job) -> Result<(TcpListener, SocketAddr), ErrorKind> {
         .local_addr()
         .map_err(|error| ErrorKind::Io(error.to_string()))?;
     Ok((listener, address))
+}
+
+/// Where the leaders listen for each other; with that of this member, if it is one.
+fn leaders(
+    job: &Job,
+    ranks: &[usize],
+    hosts: &Hosts,
+    gather: &Gather<'_>,
+) -> Result<(Option<TcpListener>, Vec<SocketAddr>), ErrorKind> {
+    let own = hosts.leads().then(|| listen(job));
+    let address = own.as_ref().map(|own| match own {
+        Ok((_, address)) => Ok(*address),
+        Err(kind) => Err(kind.clone()),
+    });
+    let said = gather("leaders", &job::encode(&address))?;
+    let said: Vec<Option<Result<SocketAddr, ErrorKind>>> = job::decode(ranks, &said)?;
+    let addresses = said.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+    Ok((own.transpose()?.map(|(listener, _)| listener), addresses))
 }
 
 /// What two members have in common if they may share memory, and a clock: kernel, device of the folder of segments, time
@@ -287,9 +300,7 @@ fn share(
     let hosts = Hosts::new(parts.to_vec(), me);
     let part = hosts.places();
     let identity = Identity {
-        geometry: options.geometry(part.len()).ok_or_else(|| {
-            ErrorKind::Usage(format!("{} rounds in flight: 1, 2, 4 or 8", options.depth))
-        })?,
+        geometry: geometry(options, part.len())?,
         generation,
         nonce: job.place.nonce,
     };
