@@ -79,6 +79,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         options,
         timeout,
     } = *members;
+    geometry(options, ranks.len())?;
     let deadline = job::deadline(Instant::now(), timeout);
     let gather = |step: &str, payload: &[u8]| {
         job.gather(&format!("group {name}"), step, ranks, payload, deadline)
@@ -103,7 +104,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     };
     let tables = Kind {
         what: "",
-        geometry: &|seats| options.geometry(seats),
+        geometry: &|seats| geometry(options, seats),
         finish: &radix,
     };
     let everybody: Vec<usize> = (0..ranks.len()).collect();
@@ -132,7 +133,10 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     let ring = if held.is_ok() && hosts.is_none() {
         let rings = Kind {
             what: " of the ring",
-            geometry: &RingGeometry::of_seats,
+            geometry: &|seats| {
+                let none = || ErrorKind::Usage(format!("no ring has {seats} seats"));
+                RingGeometry::of_seats(seats).ok_or_else(none)
+            },
             finish: &|_: &RingStorage, _| (),
         };
         let one = std::slice::from_ref(&everybody);
@@ -141,38 +145,31 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         None
     };
 
-    let of_all: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
-    let token = |of: &str| {
-        let purpose = format!("group {name} {generation}{of}");
-        job.place.token.derive(&purpose)
-    };
-    let alone = || job.lost(ranks).is_none();
+    let addresses: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
     // Why it failed is told by a vote, for which there must be time left.
     let until = deadline - (timeout / 10).min(VOTE);
+    let meet = |listener, addresses: &[SocketAddr], me, of: &str| {
+        let purpose = format!("group {name} {generation}{of}");
+        let token = job.place.token.derive(&purpose);
+        let alone = || job.lost(ranks).is_none();
+        Mesh::connect(listener, addresses, me, &token, until, &alone)
+            .map_err(|error| unconnected(&error))
+    };
     // Every two members of the group; or every two of a host, and every two leaders.
     let connected = match &hosts {
-        None => {
-            Mesh::connect(listener, &of_all, me, &token(""), until, &alone).map(|mesh| (mesh, None))
-        }
+        None => meet(listener, &addresses, me, "").map(|mesh| (mesh, None)),
         Some(hosts) => {
-            let own = hosts.leads().then(|| listen(job)).transpose()?;
-            let address = own.as_ref().map(|(_, address)| *address);
-            let leaders: Vec<Option<SocketAddr>> =
-                job::decode(ranks, &gather("leaders", &job::encode(&address))?)?;
-            let leaders: Vec<SocketAddr> = leaders.into_iter().flatten().collect();
-            let here = hosts.places().iter().map(|place| of_all[*place]);
+            let (between, leaders) = leaders(job, ranks, hosts, &gather)?;
+            let here = hosts.places().iter().map(|place| addresses[*place]);
             let here: Vec<SocketAddr> = here.collect();
-            let inside = token(&format!(" host {}", hosts.here()));
-            Mesh::connect(listener, &here, hosts.seat(), &inside, until, &alone).and_then(|mesh| {
-                let between = own.map(|(listener, _)| {
-                    let token = token(" leaders");
-                    Mesh::connect(listener, &leaders, hosts.here(), &token, until, &alone)
-                });
+            let inside = format!(" host {}", hosts.here());
+            meet(listener, &here, hosts.seat(), &inside).and_then(|mesh| {
+                let between =
+                    between.map(|listener| meet(listener, &leaders, hosts.here(), " leaders"));
                 Ok((mesh, between.transpose()?))
             })
         }
     };
-    let connected = connected.map_err(|error| unconnected(&error));
     let (mut mesh, between) =
         unanimous(ranks, connected, "connected", &gather)?.map_err(|Refusal(kind)| kind)?;
     let ladder = options.ladder(job.place.crowd);
@@ -210,7 +207,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         }
         (Err(Refusal(kind)), _) if options.path == PathChoice::Table => Err(match kind {
             ErrorKind::Io(what) if apart => ErrorKind::Io(format!(
-                "path `table` needs memory that all ranks share, but it seems that of {} each have their own: {what}",
+                "path `table` needs memory that all ranks share; it seems to be shared only within each of {}: {what}",
                 listed(&parts, ranks)
             )),
             kind => kind,
@@ -225,6 +222,12 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     }
 }
 
+fn geometry(options: &Options, ranks: usize) -> Result<Geometry, ErrorKind> {
+    options.geometry(ranks).ok_or_else(|| {
+        ErrorKind::Usage(format!("{} rounds in flight: 1, 2, 4 or 8", options.depth))
+    })
+}
+
 fn listen(job: &Job) -> Result<(TcpListener, SocketAddr), ErrorKind> {
     let listener = Mesh::listen(job.place.ip)
         .map_err(|error| ErrorKind::Io(format!("cannot listen on {}: {error}", job.place.ip)))?;
@@ -232,6 +235,24 @@ fn listen(job: &Job) -> Result<(TcpListener, SocketAddr), ErrorKind> {
         .local_addr()
         .map_err(|error| ErrorKind::Io(error.to_string()))?;
     Ok((listener, address))
+}
+
+/// Where the leaders listen for each other; with that of this member, if it is one.
+fn leaders(
+    job: &Job,
+    ranks: &[usize],
+    hosts: &Hosts,
+    gather: &Gather<'_>,
+) -> Result<(Option<TcpListener>, Vec<SocketAddr>), ErrorKind> {
+    let own = hosts.leads().then(|| listen(job));
+    let address = own.as_ref().map(|own| match own {
+        Ok((_, address)) => Ok(*address),
+        Err(kind) => Err(kind.clone()),
+    });
+    let said = gather("leaders", &job::encode(&address))?;
+    let said: Vec<Option<Result<SocketAddr, ErrorKind>>> = job::decode(ranks, &said)?;
+    let addresses = said.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+    Ok((own.transpose()?.map(|(listener, _)| listener), addresses))
 }
 
 /// What two members have in common if they may share memory, and a clock: kernel, device of the folder of segments, time
@@ -289,7 +310,7 @@ fn told_of_silence_on_a_host(name: &str, ranks: Vec<usize>) -> Notice {
     let tell = told_of_silence(name, ranks);
     Box::new(move |silent, waited| {
         let round = silent.last_round.div_ceil(2);
-        if silent.last_round % 2 == 1 {
+        if silent.rank == 0 && silent.last_round % 2 == 1 {
             tracing::warn!(
                 "group {label}: round {round} `{}` waits for another host, {:.0} s",
                 silent.last_label,
@@ -311,7 +332,7 @@ struct Kind<'a, G: Contents> {
     /// Tells the steps of its agreement from those of another.
     what: &'a str,
     /// For so many members.
-    geometry: &'a dyn Fn(usize) -> Option<G>,
+    geometry: &'a dyn Fn(usize) -> Result<G, ErrorKind>,
     /// What its creator still does to it.
     finish: &'a dyn Fn(&G::Storage, G),
 }
@@ -336,9 +357,7 @@ fn share<G: Contents>(
     let hosts = Hosts::new(parts.to_vec(), me);
     let part = hosts.places();
     let identity = Identity {
-        geometry: (kind.geometry)(part.len()).ok_or_else(|| {
-            ErrorKind::Usage(format!("{} rounds in flight: 1, 2, 4 or 8", options.depth))
-        })?,
+        geometry: (kind.geometry)(part.len())?,
         generation,
         nonce: job.place.nonce,
     };

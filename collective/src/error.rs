@@ -8,7 +8,8 @@ use std::time::Duration;
 ///
 /// Ranks are world ranks. Through a table the error of a failed round is the same on every rank: its kind and its ranks
 /// come from the rank that ended the round. Over TCP, where ranks share no word, each tells what it has seen or been told;
-/// a rank that has taken a value which another gave up on is told at its next call.
+/// a rank that has taken a value which another gave up on is told at its next call. Of several hosts, each is as one table,
+/// and between them it is as over TCP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     /// Name of the group; `world` while joining.

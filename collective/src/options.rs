@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How the data of a group is to travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
-    /// Through shared memory if every rank can, else over TCP.
+    /// Through shared memory if every rank can, or every rank of a host with those of its host; else over TCP.
     #[default]
     Auto,
     /// Through shared memory, or not at all.

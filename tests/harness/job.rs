@@ -499,14 +499,27 @@ pub fn may_unshare() -> bool {
 #[derive(Debug)]
 pub struct Namespace {
     holder: Child,
+    /// What ranks enter of it.
+    kinds: &'static [&'static str],
 }
 
 impl Namespace {
     /// Runs `setup`, a line of shell, in a new namespace, and keeps that.
     #[must_use]
     pub fn new(setup: &str) -> Self {
+        Self::of(&["-m"], setup)
+    }
+
+    /// One with a network and a host name of its own as well.
+    #[must_use]
+    pub fn with_network(setup: &str) -> Self {
+        Self::of(&["-m", "-n", "-u"], setup)
+    }
+
+    fn of(kinds: &'static [&'static str], setup: &str) -> Self {
         let mut holder = Command::new("unshare")
-            .args(["-m", "sh", "-ec", &format!("{setup}; echo ready; read end")])
+            .args(kinds)
+            .args(["sh", "-ec", &format!("{setup}; echo ready; read end")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -516,15 +529,24 @@ impl Namespace {
             .read_line(&mut line)
             .expect("the holder speaks");
         assert_eq!(line, "ready\n", "`{setup}` failed");
-        Self { holder }
+        Self { holder, kinds }
+    }
+
+    /// The process that keeps it.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.holder.id()
     }
 
     /// The words that start a program in it.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
-        ["nsenter", "-t", &self.holder.id().to_string(), "-m", "--"]
+        let mut words = ["nsenter", "-t", &self.pid().to_string()]
             .map(str::to_owned)
-            .to_vec()
+            .to_vec();
+        words.extend(self.kinds.iter().map(|kind| (*kind).to_owned()));
+        words.push("--".to_owned());
+        words
     }
 
     /// What has a name in `folder`, an absolute path inside.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 /// The one time limit of this suite: a death is reported long before any deadline.
-const SOON: u64 = 5_000;
+pub(crate) const SOON: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
@@ -148,7 +148,10 @@ fn stopped(op: &str, moment: Moment, path: PathChoice) {
 }
 
 /// Runs all cases at once: they mostly wait. Each failure is told with its case.
-fn at_once<T: Copy + Send + Sync + std::fmt::Debug>(cases: &[T], run: impl Fn(T) + Send + Copy) {
+pub(crate) fn at_once<T: Copy + Send + Sync + std::fmt::Debug>(
+    cases: &[T],
+    run: impl Fn(T) + Send + Copy,
+) {
     let failed = thread::scope(|scope| {
         let threads: Vec<_> = cases
             .iter()

@@ -821,6 +821,11 @@ impl Mesh {
     /// Tells every peer, as far as it listens, that this member gives the group up from `round` on. Only the first
     /// 64 KiB of `payload` are sent.
     pub(crate) fn poison(&mut self, round: u64, payload: &[u8]) {
+        self.poison_within(POISONING, round, payload);
+    }
+
+    /// As [`Mesh::poison`], for at most `patient`.
+    pub(crate) fn poison_within(&mut self, patient: Duration, round: u64, payload: &[u8]) {
         if self.state == State::Closed || !self.owner.is_here() {
             return;
         }
@@ -831,7 +836,7 @@ impl Mesh {
             payload,
             ..Frame::default()
         };
-        self.tell(Kind::Poison, frame, POISONING);
+        self.tell(Kind::Poison, frame, patient);
     }
 
     /// Leaves in order: says goodbye, and waits a while until the others have hung up too, for a socket closed with

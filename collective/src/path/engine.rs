@@ -4,7 +4,7 @@ use crate::error::ErrorKind;
 use crate::mesh::{ExchangeError, Frame, Mesh, MeshError, Watch};
 use rankpact_shm::monotonic_ns;
 use std::fmt::Debug;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Looks at what arrives in an exchange, and around while nothing does.
 pub(crate) trait Witness {
@@ -62,6 +62,9 @@ pub(crate) enum Severed {
     Other(String),
 }
 
+/// How long a leader that gives up tries to tell one that takes nothing: its own host waits.
+const TELLING: Duration = Duration::from_millis(100);
+
 /// An engine of our own: one connection between every two leaders.
 #[derive(Debug)]
 pub(crate) struct Sockets(pub(crate) Mesh);
@@ -109,7 +112,7 @@ impl Engine for Sockets {
     }
 
     fn give_up(&mut self, round: u64, why: &[u8]) {
-        self.0.poison(round, why);
+        self.0.poison_within(TELLING, round, why);
     }
 
     fn close(&mut self) {

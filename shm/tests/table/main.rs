@@ -680,3 +680,45 @@ fn a_finish_that_panicked_can_be_called_again() {
         peer.join().expect("no panic");
     });
 }
+
+#[test]
+fn a_rank_that_is_busy_elsewhere_can_look_after_its_next_round() {
+    let [mut zero, mut one, mut two] = tables(3, 1, Ladder::parking())
+        .try_into()
+        .expect("three ranks");
+    zero.watch().expect("nobody is gone");
+    let started = one.start(Kind::Min, "x", &[1], LONG);
+    one.close();
+    zero.watch().expect("the row of rank 1 is there");
+    two.close();
+    let error = failure(zero.watch().expect_err("rank 2 has left"));
+    assert_eq!(error.round, 1);
+    assert!(
+        matches!(&error.cause, Cause::Closed(missing) if missing.rank == 2),
+        "{error}"
+    );
+    let later = zero.all_reduce(Kind::Min, "x", &mut [0], LONG);
+    assert_eq!(later, Err(RoundError::Poisoned(error.clone())));
+    assert_eq!(zero.watch(), Err(RoundError::Poisoned(error)));
+    drop(started);
+}
+
+#[test]
+fn a_label_that_has_its_number_is_never_refused() {
+    let mut table = tables(1, 1, Ladder::parking()).remove(0);
+    table.intern("early").expect("there is room");
+    while table.intern(&format!("filler {}", table.round())).is_ok() {
+        table
+            .all_reduce(
+                Kind::Min,
+                &format!("filler {}", table.round()),
+                &mut [0],
+                LONG,
+            )
+            .expect("its label has a number");
+    }
+    assert!(matches!(table.intern("late"), Err(RoundError::Label(_))));
+    table
+        .all_reduce(Kind::Min, "early", &mut [0], LONG)
+        .expect("as above");
+}

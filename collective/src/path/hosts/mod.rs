@@ -5,85 +5,45 @@
 //! contributions; in the second, it gives the verdict to all. What fails between hosts is a verdict too: so every rank
 //! of a host takes the value, or none does.
 
+mod members;
+mod verdict;
+mod work;
+
+pub(crate) use members::Hosts;
+
 use super::Round;
 use super::data::{Shown, get, put};
 use super::engine::{Engine, Severed, Witness};
-use super::table::{TablePath, description};
+use super::table::TablePath;
 use super::tcp::{Finished, describe};
-use crate::codec::{Fields, Put};
 use crate::error::{ErrorKind, Silent};
 use crate::job;
-use crate::op::{Op, Ops, OwnOps};
+use crate::op::{Ops, OwnOps};
 use crate::options::Options;
-use rankpact_shm::{Aborter, Announcement, FREE_WORDS, Kind, Timing, monotonic_ns};
+use members::LEADER;
+use rankpact_shm::{Aborter, Announcement, FREE_WORDS, Timing, monotonic_ns};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// The leader's rank within its host.
-const LEADER: usize = 0;
+use verdict::Verdict;
+use work::{Work, header, shown, unpack};
 
 /// Bytes of a contribution that ride in its rank's row, behind its deadline and its length.
 const INLINE: usize = 8 * (FREE_WORDS - 2);
 
-/// How much longer than the ranks of its host a leader waits for the other hosts, and these for the leader: who knows
-/// better who is missing speaks first.
+/// How much longer than the ranks of its host a leader waits for the other hosts: who knows better who is missing speaks
+/// first.
 const GRACE: Duration = Duration::from_millis(200);
+
+/// How much longer than its own deadline a rank waits for the verdict.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long a broken connection may be the first sign of an abort.
 const HEARSAY: Duration = Duration::from_millis(100);
 
 /// For how long a close still completes what was started.
 const PARTING: Duration = Duration::from_secs(2);
-
-/// Which member is on which host, as one of them sees it.
-#[derive(Clone, Debug)]
-pub(crate) struct Hosts {
-    /// The members on each host, by their place in the group; the first is the leader.
-    places: Vec<Vec<usize>>,
-    /// This host, and this member's rank on it.
-    here: usize,
-    seat: usize,
-}
-
-impl Hosts {
-    /// The hosts as the member at place `me` of the group sees them; it must be on one.
-    pub(crate) fn new(places: Vec<Vec<usize>>, me: usize) -> Self {
-        let seat = |places: &Vec<usize>| places.iter().position(|place| *place == me);
-        let found = places.iter().map(seat).enumerate();
-        let (here, seat) = found
-            .filter_map(|(host, seat)| Some((host, seat?)))
-            .next()
-            .unwrap_or_default();
-        Self { places, here, seat }
-    }
-
-    /// This host.
-    pub(crate) fn here(&self) -> usize {
-        self.here
-    }
-
-    /// This member's rank on its host.
-    pub(crate) fn seat(&self) -> usize {
-        self.seat
-    }
-
-    /// Whether this member is the leader of its host.
-    pub(crate) fn leads(&self) -> bool {
-        self.seat == LEADER
-    }
-
-    /// The members on this host, by their place in the group.
-    pub(crate) fn places(&self) -> &[usize] {
-        &self.places[self.here]
-    }
-
-    /// World ranks of the members on this host, given those of the group.
-    pub(crate) fn ranks(&self, ranks: &[usize]) -> Vec<usize> {
-        self.places().iter().map(|place| ranks[*place]).collect()
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct HostsPath {
@@ -113,172 +73,6 @@ struct Flying {
     ops: OwnOps,
     values: Vec<i64>,
     finished: Arc<Finished>,
-}
-
-/// What a call does.
-#[derive(Clone, Copy, Debug)]
-enum Work<'a> {
-    Barrier,
-    Reduce { ops: Ops<'a>, slots: usize },
-    Gather { slots: usize },
-    GatherBytes,
-    Broadcast { root: usize },
-}
-
-impl Work<'_> {
-    fn kind(self) -> Kind {
-        match self {
-            Self::Barrier => Kind::Barrier,
-            Self::Reduce { ops, .. } => ops.kind(),
-            Self::Gather { .. } => Kind::Gather,
-            Self::GatherBytes => Kind::GatherBytes,
-            Self::Broadcast { .. } => Kind::Broadcast,
-        }
-    }
-
-    /// What the ranks of a host compare besides kind and label.
-    fn description(self) -> i64 {
-        let word = |number| i64::try_from(number).unwrap_or(i64::MAX);
-        match self {
-            Self::Barrier | Self::GatherBytes => 0,
-            Self::Reduce { ops, slots } => description(ops, slots),
-            Self::Gather { slots } => word(slots),
-            Self::Broadcast { root } => word(root),
-        }
-    }
-
-    /// What hosts compare.
-    fn shown(self, label: &str) -> Shown {
-        let (root, slots, codes) = match self {
-            Self::Barrier | Self::GatherBytes => (0, 0, Vec::new()),
-            Self::Reduce { ops, slots } => (0, slots, ops.codes()),
-            Self::Gather { slots } => (0, slots, Vec::new()),
-            Self::Broadcast { root } => (root, 0, Vec::new()),
-        };
-        Shown {
-            operation: self.kind() as u8,
-            root: u16::try_from(root).unwrap_or(u16::MAX),
-            width: u32::try_from(slots).unwrap_or(u32::MAX),
-            label: label.to_owned(),
-            codes,
-        }
-    }
-}
-
-/// The call in front of what a host sends.
-fn header(shown: &Shown) -> Vec<u8> {
-    let mut bytes = vec![shown.operation];
-    bytes.extend(shown.root.to_le_bytes());
-    bytes.extend(shown.width.to_le_bytes());
-    bytes.put_bytes(shown.label.as_bytes());
-    bytes.put_bytes(&shown.codes);
-    bytes
-}
-
-fn shown(bytes: &[u8]) -> Option<Shown> {
-    let mut fields = Fields(bytes);
-    Some(Shown {
-        operation: fields.u8()?,
-        root: fields.u16()?,
-        width: fields.u32()?,
-        label: fields.text()?,
-        codes: fields.bytes()?.to_vec(),
-    })
-}
-
-/// What the leader tells its host.
-#[derive(Debug)]
-enum Verdict {
-    Value(Vec<u8>),
-    Overflow { slot: usize },
-    Failed(ErrorKind),
-}
-
-impl Verdict {
-    fn encode(self) -> Vec<u8> {
-        let (mut bytes, last) = match self {
-            Self::Value(bytes) => (bytes, 0),
-            Self::Overflow { slot } => ((slot as u64).to_le_bytes().to_vec(), 1),
-            Self::Failed(kind) => (job::encode(&kind), 2),
-        };
-        bytes.push(last);
-        bytes
-    }
-
-    fn decode(mut bytes: Vec<u8>) -> Option<Self> {
-        match bytes.pop()? {
-            0 => Some(Self::Value(bytes)),
-            1 => {
-                let slot = usize::try_from(Fields(&bytes).u64()?).ok()?;
-                Some(Self::Overflow { slot })
-            }
-            2 => serde_json::from_slice(&bytes).ok().map(Self::Failed),
-            _ => None,
-        }
-    }
-}
-
-/// The totals of some ranks, which may not fit 64 bits.
-fn total(ops: Ops<'_>, slots: usize, contributions: &[Vec<u8>]) -> Option<Vec<i128>> {
-    let mut rows = contributions.iter();
-    let mut totals: Vec<i128> = get(rows.next()?).map(i128::from).collect();
-    for row in rows {
-        if row.len() != 8 * slots {
-            return None;
-        }
-        let each = totals.iter_mut().zip(get(row)).enumerate();
-        each.for_each(|(slot, (total, value))| *total = ops.of(slot).fold(*total, value));
-    }
-    (totals.len() == slots).then_some(totals)
-}
-
-/// Whether the totals of a host may need more than 64 bits.
-fn is_wide(ops: Ops<'_>) -> bool {
-    matches!(ops, Ops::All(Op::Sum) | Ops::Each(_))
-}
-
-fn put_totals(ops: Ops<'_>, totals: &[i128], bytes: &mut Vec<u8>) {
-    let width = if is_wide(ops) { 16 } else { 8 };
-    for total in totals {
-        bytes.extend_from_slice(&total.to_le_bytes()[..width]);
-    }
-}
-
-fn get_totals(ops: Ops<'_>, bytes: &[u8]) -> Vec<i128> {
-    if is_wide(ops) {
-        let total = |bytes: &[u8]| i128::from_le_bytes(bytes.try_into().unwrap_or_default());
-        bytes.chunks_exact(16).map(total).collect()
-    } else {
-        get(bytes).map(i128::from).collect()
-    }
-}
-
-/// `totals` as 64-bit slots, or the first that does not fit.
-fn narrow(totals: &[i128]) -> Verdict {
-    let mut values = Vec::with_capacity(totals.len());
-    for (slot, total) in totals.iter().enumerate() {
-        match i64::try_from(*total) {
-            Ok(value) => values.push(value),
-            Err(_) => return Verdict::Overflow { slot },
-        }
-    }
-    let mut bytes = Vec::with_capacity(8 * values.len() + 1);
-    put(&values, &mut bytes);
-    Verdict::Value(bytes)
-}
-
-fn pack<'a>(list: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    list.into_iter().for_each(|item| bytes.put_bytes(item));
-    bytes
-}
-
-fn unpack(bytes: &[u8], count: usize) -> Option<Vec<&[u8]>> {
-    let mut fields = Fields(bytes);
-    let list = (0..count)
-        .map(|_| fields.bytes())
-        .collect::<Option<Vec<_>>>()?;
-    fields.end(list)
 }
 
 fn garbled() -> ErrorKind {
@@ -398,7 +192,7 @@ impl HostsPath {
         Self {
             table,
             ranks: hosts.ranks(ranks),
-            leaders: hosts.places.iter().map(leader).collect(),
+            leaders: hosts.all().iter().map(leader).collect(),
             hosts,
             engine,
             round: 0,
@@ -439,10 +233,14 @@ impl HostsPath {
             // The others may count on what was started here. If it fails, nobody is there to be told.
             let _ = self.land_all(job::deadline(Instant::now(), PARTING));
         }
-        self.table.close();
-        if let Some(engine) = &mut self.engine {
-            engine.close();
-        }
+        let (table, engine) = (&mut self.table, &mut self.engine);
+        thread::scope(|scope| {
+            if let Some(engine) = engine {
+                // Side by side: either waits a while for its peers. Without a thread it closes when it is dropped.
+                let _ = thread::Builder::new().spawn_scoped(scope, || engine.close());
+            }
+            table.close();
+        });
     }
 
     pub(crate) fn all_reduce(
@@ -491,7 +289,7 @@ impl HostsPath {
         bytes: &mut Vec<u8>,
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
-        let is_root = self.hosts.places()[self.hosts.seat] == root;
+        let is_root = self.hosts.places()[self.hosts.seat()] == root;
         let mine: &[u8] = if is_root { bytes } else { &[] };
         let got = self.call(Work::Broadcast { root }, mine, round)?;
         *bytes = got;
@@ -639,7 +437,7 @@ impl HostsPath {
         };
         let conferred = assembled.elapsed();
         self.table
-            .broadcast(LEADER, &mut verdict, &going.round(&self.ranks, 2 * GRACE))
+            .broadcast(LEADER, &mut verdict, &going.round(&self.ranks, PATIENCE))
             .map_err(in_rounds_of_the_group)?;
         going.label.clone_into(&mut self.last_label);
         if let Some(timing) = &mut self.timing {
@@ -693,13 +491,14 @@ impl HostsPath {
         let Going { work, label, .. } = going;
         let mine = work.shown(label);
         let header = header(&mine);
-        let mut sent = header.clone();
-        if self.contribute(work, contributions, &mut sent).is_none() {
-            return Verdict::Failed(garbled());
-        }
-        let (Some(engine), here) = (&mut self.engine, self.hosts.here) else {
+        let here = self.hosts.here();
+        let (Some(engine), Some(own)) = (
+            &mut self.engine,
+            work.contribute(&self.hosts, contributions),
+        ) else {
             return Verdict::Failed(garbled());
         };
+        let sent = [&header[..], &own].concat();
         let mut comparison = Comparison {
             table: &mut self.table,
             ranks: &self.ranks,
@@ -717,72 +516,11 @@ impl HostsPath {
         let mut brought = comparison.brought;
         match outcome {
             Ok(()) => {
-                brought[here] = sent.split_off(header.len());
-                self.conclude(work, &brought)
+                brought[here] = own;
+                work.conclude(&self.hosts, &mut brought)
                     .unwrap_or_else(|| Verdict::Failed(garbled()))
             }
             Err(severed) => Verdict::Failed(self.failure(severed, round, going.started)),
-        }
-    }
-
-    /// Appends what this host comes to.
-    fn contribute(
-        &self,
-        work: Work<'_>,
-        contributions: &[Vec<u8>],
-        sent: &mut Vec<u8>,
-    ) -> Option<()> {
-        match work {
-            Work::Barrier => {}
-            Work::Reduce { ops, slots } => {
-                put_totals(ops, &total(ops, slots, contributions)?, sent);
-            }
-            Work::Gather { .. } | Work::GatherBytes => {
-                sent.extend(pack(contributions.iter().map(Vec::as_slice)));
-            }
-            Work::Broadcast { root } => {
-                let mut here = self.hosts.places().iter();
-                if let Some(at) = here.position(|place| *place == root) {
-                    sent.extend_from_slice(&contributions[at]);
-                }
-            }
-        }
-        Some(())
-    }
-
-    /// What all hosts come to, given what each has sent.
-    fn conclude(&self, work: Work<'_>, brought: &[Vec<u8>]) -> Option<Verdict> {
-        let places = &self.hosts.places;
-        match work {
-            Work::Barrier => Some(Verdict::Value(Vec::new())),
-            Work::Reduce { ops, slots } => {
-                let mut hosts = brought.iter().map(|bytes| get_totals(ops, bytes));
-                let mut totals = hosts.next()?;
-                for theirs in hosts {
-                    if theirs.len() != slots {
-                        return None;
-                    }
-                    let each = totals.iter_mut().zip(theirs).enumerate();
-                    each.for_each(|(slot, (total, theirs))| {
-                        *total = ops.of(slot).join(*total, theirs);
-                    });
-                }
-                (totals.len() == slots).then(|| narrow(&totals))
-            }
-            Work::Gather { .. } | Work::GatherBytes => {
-                let size = places.iter().map(Vec::len).sum();
-                let mut all: Vec<&[u8]> = vec![&[]; size];
-                for (places, bytes) in places.iter().zip(brought) {
-                    for (place, item) in places.iter().zip(unpack(bytes, places.len())?) {
-                        all[*place] = item;
-                    }
-                }
-                Some(Verdict::Value(pack(all)))
-            }
-            Work::Broadcast { root } => {
-                let host = places.iter().position(|places| places.contains(&root))?;
-                Some(Verdict::Value(brought[host].clone()))
-            }
         }
     }
 
@@ -792,7 +530,7 @@ impl HostsPath {
         match severed {
             Severed::Witness(kind) => kind,
             Severed::Missing(hosts) => ErrorKind::Timeout {
-                by: leader(self.hosts.here),
+                by: leader(self.hosts.here()),
                 after: started.elapsed(),
                 missing: hosts
                     .into_iter()
