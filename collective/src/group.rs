@@ -6,6 +6,8 @@ use crate::job::{self, Job};
 use crate::mesh::Mesh;
 use crate::op::{Call, Op};
 use crate::options::{Crowd, Options};
+use crate::pair::{Hub, Meeting};
+use crate::pairs::Pairs;
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
 use crate::path::{Path, Round};
@@ -34,6 +36,7 @@ pub struct Group {
     failure: Option<Error>,
     reason: String,
     registration: Option<u64>,
+    pairs: Pairs,
 }
 
 #[expect(
@@ -87,6 +90,7 @@ impl Group {
     ) -> Self {
         Self {
             name: name.to_owned(),
+            pairs: Pairs::new(name, &ranks, me, Meeting::Job(Arc::clone(&job))),
             ranks,
             me,
             options,
@@ -121,6 +125,8 @@ impl Group {
             Arc::new(Storage::heap(geometry, 1).with_radix(geometry.radix(Crowd::threads().cpus)));
         let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
         let ladder = options.ladder(Crowd::threads());
+        let hub = Hub::new();
+        let all: Vec<usize> = (0..ranks).collect();
         let open = |(me, mut mesh): (usize, Mesh)| {
             mesh.climb(ladder);
             let path = if options.path == crate::PathChoice::Tcp {
@@ -131,7 +137,8 @@ impl Group {
             };
             Self {
                 name: name.to_owned(),
-                ranks: (0..ranks).collect(),
+                pairs: Pairs::new(name, &all, me, Meeting::Threads(Arc::clone(&hub))),
+                ranks: all.clone(),
                 me,
                 job: None,
                 options: options.clone(),
@@ -293,22 +300,68 @@ impl Group {
         self.run("barrier", call.into(), |path, round| path.barrier(round))
     }
 
+    /// Sends a message of up to 64 MiB to `to`, a rank of the group.
+    ///
+    /// Messages are off the round counter: only the two ranks take part, and each direction between them has its own
+    /// sequence. The first one of either direction opens the pair, for which both must come. Returns when the kernel
+    /// has taken the message; one that is larger than what it holds waits until the other rank receives or sends, at
+    /// most for the deadline. Meanwhile up to 64 MiB are read ahead: two ranks may send to each other before they
+    /// receive.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the pair: later calls on it, and only on it, are [`ErrorKind::Poisoned`]. In an error of a pair
+    /// `round` and `last_round` are numbers of messages.
+    ///
+    /// # If a peer dies
+    ///
+    /// [`ErrorKind::PeerDied`] at once. A message that was sent before may be lost.
+    pub fn send<'a>(
+        &mut self,
+        to: usize,
+        bytes: &[u8],
+        call: impl Into<Call<'a>>,
+    ) -> Result<(), Error> {
+        let call = call.into();
+        let timeout = call.timeout.unwrap_or(self.options.timeout);
+        self.pairs.send(to, bytes, call, timeout)
+    }
+
+    /// Receives the next message of `from`, a rank of the group, into `bytes`, which it replaces.
+    ///
+    /// Blocks until it has arrived, at most for the deadline. What `from` sent before it left, gave up or died, and what
+    /// has arrived whole, is delivered first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`]; [`ErrorKind::Mismatch`] if the message was sent under another label. `bytes` are then
+    /// unchanged.
+    pub fn recv<'a>(
+        &mut self,
+        from: usize,
+        bytes: &mut Vec<u8>,
+        call: impl Into<Call<'a>>,
+    ) -> Result<(), Error> {
+        let call = call.into();
+        let timeout = call.timeout.unwrap_or(self.options.timeout);
+        self.pairs.recv(from, bytes, call, timeout)
+    }
+
     /// Ends the job on every rank, or this group where it has no job: all groups fail with this rank and `reason`.
     ///
     /// Does not block.
     pub fn abort(&mut self, reason: &str) {
         let reason = job::cut(reason);
+        let kind = ErrorKind::Aborted {
+            rank: self.ranks[self.me],
+            reason: reason.to_owned(),
+        };
         match &mut self.state {
             State::Open(Path::Table(path)) => path.aborter().abort(reason),
-            State::Open(Path::Tcp(path)) => {
-                let rank = self.ranks[self.me];
-                path.abort(&ErrorKind::Aborted {
-                    rank,
-                    reason: reason.to_owned(),
-                });
-            }
+            State::Open(Path::Tcp(path)) => path.abort(&kind),
             State::Open(Path::Alone { .. }) | State::Unopened | State::Closed => {}
         }
+        self.pairs.abort(&kind);
         if let Some(job) = &self.job {
             job.abort(reason);
         }
@@ -321,9 +374,11 @@ impl Group {
         if let (Some(number), Some(job)) = (self.registration.take(), &self.job) {
             job.unregister(number);
         }
+        self.pairs.leave();
         if let State::Open(mut path) = std::mem::replace(&mut self.state, State::Closed) {
             path.close();
         }
+        self.pairs.close();
     }
 
     #[inline]

@@ -1,0 +1,316 @@
+//! Pairs and relays whose ranks are threads of this process.
+
+use super::{LONGEST, Pair};
+use crate::envelope::{Inbox, seal};
+use crate::error::ErrorKind;
+use crate::pairs::Pairs;
+use crate::watchdog::within_a_minute;
+use crate::{Call, Error, Group, Options, Pending, Relay};
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn two() -> [Group; 2] {
+    let groups = Group::threads("g", 2, &Options::default()).expect("threads can be ranks");
+    groups.try_into().expect("two")
+}
+
+fn recv(group: &mut Group, from: usize) -> Result<Vec<u8>, Error> {
+    let mut bytes = b"before".to_vec();
+    group.recv(from, &mut bytes, Call::within("m", Duration::from_secs(20)))?;
+    Ok(bytes)
+}
+
+fn next(relay: &mut Relay) -> Result<Vec<i64>, Error> {
+    let mut values = vec![-1];
+    relay.next(&mut values, Call::within("v", Duration::from_secs(20)))?;
+    Ok(values)
+}
+
+/// A pair, and what is at its other end.
+fn and_a_socket() -> (Pair, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let stream = crate::socket::Stream::new(stream).unwrap();
+    (Pair::new(stream, Inbox::new(0)), other)
+}
+
+fn pumped(pair: &mut Pair) -> ErrorKind {
+    loop {
+        pair.pump();
+        if let Some(kind) = pair.ended(1) {
+            return kind;
+        }
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn messages_of_any_length_arrive_in_order_with_their_bytes() {
+    within_a_minute(|| {
+        let [mut one, mut other] = two();
+        let lengths = [0, 1, 95, 4096, 1 << 20, 0, 3 << 20, 7];
+        let sender = thread::spawn(move || {
+            for (n, length) in (0..).zip(lengths) {
+                one.send(1, &vec![n; length], "m").unwrap();
+            }
+            one
+        });
+        for (n, length) in (0..).zip(lengths) {
+            assert!(
+                recv(&mut other, 0).unwrap() == vec![n; length],
+                "message {n}"
+            );
+        }
+        // Both close: neither waits for the other then.
+        let closed = thread::spawn(|| drop(other));
+        drop(sender.join().unwrap());
+        closed.join().unwrap();
+    });
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_and_costs_nothing() {
+    let [mut one, mut other] = two();
+    let error = one.send(1, &vec![0; LONGEST + 1], "m").unwrap_err();
+    assert!(matches!(*error.kind, ErrorKind::Usage(_)), "{error}");
+    for (to, label) in [(0, "m"), (2, "m"), (1, ""), (1, &*"l".repeat(43))] {
+        let error = one.send(to, b"x", label).unwrap_err();
+        assert!(matches!(*error.kind, ErrorKind::Usage(_)), "{error}");
+    }
+    one.send(1, b"x", "m").unwrap();
+    assert_eq!(recv(&mut other, 0).unwrap(), b"x");
+    drop(one);
+    drop(other);
+}
+
+#[test]
+fn who_leaves_before_the_other_comes_is_known_to_have_left() {
+    let [mut one, mut other] = two();
+    one.send(1, b"last", "m").unwrap();
+    one.close();
+    assert_eq!(recv(&mut other, 0).unwrap(), b"last");
+    for _ in 0..2 {
+        let error = recv(&mut other, 0).unwrap_err();
+        let kind = &error.root().kind;
+        assert!(
+            matches!(**kind, ErrorKind::PeerClosed { rank: 0, .. }),
+            "{error}"
+        );
+    }
+    let closed = one.send(1, b"more", "m").unwrap_err();
+    assert_eq!(*closed.kind, ErrorKind::Closed);
+    // Nor does it wait for one that never opened the pair.
+    let [one, mut other] = two();
+    drop(one);
+    let error = recv(&mut other, 0).unwrap_err();
+    assert!(
+        matches!(*error.kind, ErrorKind::PeerClosed { rank: 0, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_no_frame_ends_the_pair_and_names_the_other_rank() {
+    let mut out_of_order = super::Frame::bare(super::Kind::Message, 2).seal();
+    out_of_order.extend(b"more");
+    for bytes in [
+        b"no envelope at all".to_vec(),
+        seal(b"no frame"),
+        out_of_order,
+        super::Frame::bare(super::Kind::Taken, 1).seal(),
+    ] {
+        let (mut pair, mut other) = and_a_socket();
+        other.write_all(&bytes).unwrap();
+        match pumped(&mut pair) {
+            ErrorKind::Io(what) => assert!(what.starts_with("rank 1 sent garbage"), "{what}"),
+            kind => panic!("{kind}"),
+        }
+    }
+}
+
+#[test]
+fn half_a_message_and_then_the_end_is_a_death() {
+    let (mut pair, mut other) = and_a_socket();
+    let whole = super::Frame {
+        label: "m",
+        payload: &[7; 100],
+        ..super::Frame::bare(super::Kind::Message, 1)
+    }
+    .seal();
+    other.write_all(&whole).unwrap();
+    let next = super::Frame {
+        number: 2,
+        ..super::Frame::decode(&whole[12..]).unwrap()
+    };
+    other.write_all(&next.seal()[..99]).unwrap();
+    drop(other);
+    let died = ErrorKind::PeerDied {
+        rank: 1,
+        last_round: 1,
+    };
+    assert_eq!(pumped(&mut pair), died);
+    assert_eq!(pair.take().expect("it came whole").bytes, [7; 100]);
+    assert!(pair.take().is_none());
+    assert!(pair.socket().is_none(), "nothing to poll: that would spin");
+}
+
+#[test]
+fn a_sender_of_too_much_is_held_up_and_its_memory_bounded() {
+    within_a_minute(|| {
+        let [mut one, mut other] = two();
+        // Both ends send more than is read ahead, and none receives.
+        let flood = |group: &mut Group, to| {
+            let message = vec![7; LONGEST];
+            (0..).find_map(|n| {
+                let call = Call::within("flood", Duration::from_millis(1500));
+                group.send(to, &message, call).err().map(|error| (n, error))
+            })
+        };
+        let flooding = thread::spawn(move || (flood(&mut one, 1), one));
+        let (sent, error) = flood(&mut other, 0).unwrap();
+        let ((sent_too, _), one) = {
+            let (flooded, one) = flooding.join().unwrap();
+            (flooded.unwrap(), one)
+        };
+        assert!(sent <= 2 && sent_too <= 2, "{sent}, {sent_too}");
+        assert!(error.is_timeout(), "{error}");
+        assert_eq!(missing(&error), [0], "{error}");
+        drop((one, other));
+    });
+}
+
+fn missing(error: &Error) -> Vec<usize> {
+    match &*error.root().kind {
+        ErrorKind::Timeout { missing, .. } => missing.iter().map(|silent| silent.rank).collect(),
+        kind => panic!("{kind}"),
+    }
+}
+
+#[test]
+fn both_may_send_the_longest_message_before_they_receive() {
+    within_a_minute(|| {
+        let ranks = two().into_iter().map(|mut group| {
+            thread::spawn(move || {
+                let (me, peer) = (group.rank(), 1 - group.rank());
+                let mine = vec![u8::try_from(me).unwrap(); LONGEST];
+                group.send(peer, &mine, "m").unwrap();
+                let theirs = recv(&mut group, peer).unwrap();
+                assert!(theirs.len() == LONGEST && theirs[LONGEST - 1] == 1 - mine[0]);
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    });
+}
+
+#[test]
+fn a_relay_gives_every_stage_the_same_vectors_in_order() {
+    within_a_minute(|| {
+        let stages = Relay::threads("r", 3, &Options::default());
+        let stages: Vec<_> = stages
+            .into_iter()
+            .enumerate()
+            .map(|(at, mut stage)| {
+                thread::spawn(move || {
+                    for n in 0..200 {
+                        let wanted: Vec<i64> = (0..n % 7).map(|slot| n << 8 | slot).collect();
+                        if at == 0 {
+                            stage.settle().unwrap();
+                            stage.post(&wanted, "v").unwrap();
+                        } else {
+                            assert_eq!(next(&mut stage).unwrap(), wanted);
+                        }
+                    }
+                    stage.finish("end").unwrap();
+                    assert_eq!(stage.pending(), Pending::default());
+                })
+            })
+            .collect();
+        stages.into_iter().for_each(|stage| stage.join().unwrap());
+    });
+}
+
+#[test]
+fn a_stage_that_lags_holds_up_the_first_one_when_the_list_is_full() {
+    within_a_minute(|| {
+        let options = Options {
+            timeout: Duration::from_millis(300),
+            ..Options::default()
+        };
+        let [first, mut last] = Relay::threads("r", 2, &options).try_into().expect("two");
+        let mut first = first.with_room(3, 100);
+        for n in 1..=3 {
+            let started = Instant::now();
+            first.post(&[n], "v").unwrap();
+            assert!(started.elapsed() < options.timeout, "there was room");
+        }
+        let full = Pending {
+            vectors: 3,
+            bytes: 24,
+        };
+        assert_eq!(first.settle().unwrap(), full);
+        assert_eq!(next(&mut last).unwrap(), [1]);
+        // Room for one again, but not for one that is too long.
+        first.post(&[4], "v").unwrap();
+        assert_eq!(first.pending(), full);
+        next(&mut last).unwrap();
+        let started = Instant::now();
+        let error = first.post(&[0; 20], "v").unwrap_err();
+        assert!(started.elapsed() >= options.timeout);
+        assert_eq!(missing(&error), [1], "{error}");
+        // The late stage gets what it has not taken, and then hears that it was missing.
+        assert_eq!(next(&mut last).unwrap(), [3]);
+        assert_eq!(next(&mut last).unwrap(), [4]);
+        assert_eq!(next(&mut last).unwrap_err().kind, error.kind);
+        drop((first, last));
+    });
+}
+
+#[test]
+fn one_vector_always_has_room() {
+    let stages = Relay::threads("r", 2, &Options::default());
+    let [first, mut last] = stages.try_into().expect("two");
+    let mut first = first.with_room(0, 0);
+    first.post(&[5; 40], "v").unwrap();
+    assert_eq!(next(&mut last).unwrap(), [5; 40]);
+    first.finish("end").unwrap();
+    first.post(&[6; 40], "v").unwrap();
+    assert_eq!(first.pending().bytes, 320);
+}
+
+#[test]
+fn a_pipeline_of_one_stage_has_nobody_to_hand_on_to() {
+    let [mut only] = Relay::threads("r", 1, &Options::default())
+        .try_into()
+        .expect("one");
+    only.post(&[1], "v").unwrap();
+    only.finish("end").unwrap();
+    assert_eq!(only.settle().unwrap(), Pending::default());
+    let error = next(&mut only).unwrap_err();
+    assert!(matches!(*error.kind, ErrorKind::Usage(_)), "{error}");
+}
+
+#[test]
+fn only_the_first_stage_posts() {
+    let stages = Relay::threads("r", 2, &Options::default());
+    let [mut first, mut last] = stages.try_into().expect("two");
+    for error in [
+        last.post(&[1], "v").unwrap_err(),
+        next(&mut first).unwrap_err(),
+    ] {
+        assert!(matches!(*error.kind, ErrorKind::Usage(_)), "{error}");
+    }
+    first.post(&[1], "v").unwrap();
+    assert_eq!(next(&mut last).unwrap(), [1], "a wrong use costs nothing");
+}
+
+#[test]
+fn pairs_and_relays_may_change_their_thread() {
+    fn goes<T: Send>() {}
+    goes::<Pairs>();
+    goes::<Relay>();
+}
