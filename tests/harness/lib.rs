@@ -12,12 +12,14 @@
 
 mod behaviour;
 mod job;
+mod messages;
 mod report;
 mod soak;
 mod values;
 
 pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
 pub use job::{Job, Namespace, Ranks, may_unshare, names_in};
+pub use messages::{Series, consume};
 pub use report::{Failure, Report};
 pub use soak::soak;
 pub use values::{Range, Values, bytes, mix};

@@ -86,7 +86,7 @@ pub(crate) struct Pair {
 impl Pair {
     fn new(stream: Stream, mut inbox: Inbox) -> Self {
         inbox.set_limit(BODY);
-        Self {
+        let mut pair = Self {
             stream,
             inbox,
             outbox: VecDeque::new(),
@@ -101,7 +101,10 @@ impl Pair {
             end: None,
             deaf: false,
             leaving: false,
-        }
+        };
+        // The first messages may have come with the last word of the handshake.
+        pair.sort();
+        pair
     }
 
     /// Number of the last message of this rank.

@@ -28,6 +28,14 @@ fn next(relay: &mut Relay) -> Result<Vec<i64>, Error> {
     Ok(values)
 }
 
+/// Closes both at once: neither waits for the other then.
+fn close(one: impl Send, other: impl Send) {
+    thread::scope(|scope| {
+        scope.spawn(move || drop(one));
+        scope.spawn(move || drop(other));
+    });
+}
+
 /// A pair, and what is at its other end.
 fn and_a_socket() -> (Pair, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -65,10 +73,7 @@ fn messages_of_any_length_arrive_in_order_with_their_bytes() {
                 "message {n}"
             );
         }
-        // Both close: neither waits for the other then.
-        let closed = thread::spawn(|| drop(other));
-        drop(sender.join().unwrap());
-        closed.join().unwrap();
+        close(sender.join().unwrap(), other);
     });
 }
 
@@ -83,15 +88,20 @@ fn a_message_that_is_too_long_is_refused_and_costs_nothing() {
     }
     one.send(1, b"x", "m").unwrap();
     assert_eq!(recv(&mut other, 0).unwrap(), b"x");
-    drop(one);
-    drop(other);
+    close(one, other);
 }
 
 #[test]
-fn who_leaves_before_the_other_comes_is_known_to_have_left() {
+fn who_leaves_is_known_to_have_left_and_what_it_sent_arrives() {
     let [mut one, mut other] = two();
     one.send(1, b"last", "m").unwrap();
-    one.close();
+    let leaver = thread::spawn(move || {
+        one.close();
+        assert_eq!(
+            *one.send(1, b"more", "m").unwrap_err().kind,
+            ErrorKind::Closed
+        );
+    });
     assert_eq!(recv(&mut other, 0).unwrap(), b"last");
     for _ in 0..2 {
         let error = recv(&mut other, 0).unwrap_err();
@@ -101,16 +111,102 @@ fn who_leaves_before_the_other_comes_is_known_to_have_left() {
             "{error}"
         );
     }
-    let closed = one.send(1, b"more", "m").unwrap_err();
-    assert_eq!(*closed.kind, ErrorKind::Closed);
-    // Nor does it wait for one that never opened the pair.
-    let [one, mut other] = two();
-    drop(one);
-    let error = recv(&mut other, 0).unwrap_err();
+    drop(other);
+    leaver.join().unwrap();
+}
+
+#[test]
+fn who_leaves_without_having_opened_a_pair_keeps_nobody_waiting() {
+    for waits in [false, true] {
+        let [one, mut other] = two();
+        let leaver = thread::spawn(move || {
+            if waits {
+                thread::sleep(Duration::from_millis(100));
+            }
+            drop(one);
+        });
+        let error = recv(&mut other, 0).unwrap_err();
+        let left = ErrorKind::PeerClosed {
+            rank: 0,
+            last_round: 0,
+        };
+        assert_eq!(*error.kind, left);
+        drop(other);
+        leaver.join().unwrap();
+    }
+}
+
+#[test]
+fn a_message_that_was_read_ahead_of_the_end_is_delivered_after_a_send_has_failed() {
+    let [mut one, mut other] = two();
+    one.send(1, b"last", "m").unwrap();
+    let leaver = thread::spawn(move || drop(one));
+    let error = loop {
+        if let Err(error) = other.send(0, b"x", "m") {
+            break error;
+        }
+        thread::yield_now();
+    };
     assert!(
         matches!(*error.kind, ErrorKind::PeerClosed { rank: 0, .. }),
         "{error}"
     );
+    assert_eq!(recv(&mut other, 0).unwrap(), b"last");
+    let later = recv(&mut other, 0).unwrap_err();
+    assert_eq!(*later.kind, ErrorKind::Poisoned { origin: error });
+    drop(other);
+    leaver.join().unwrap();
+}
+
+#[test]
+fn another_label_is_told_to_both_and_ends_the_pair() {
+    let [mut one, mut other] = two();
+    one.send(1, b"12345", "a").unwrap();
+    one.send(1, b"12345", "b").unwrap();
+    let error = recv(&mut other, 0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "group g, round 1, recv `m`, rank 1: ranks made different calls: rank 0 send 5 bytes `a`; rank 1 recv from \
+         rank 0 `m`"
+    );
+    let told = recv(&mut one, 1).unwrap_err();
+    assert_eq!(told.kind, error.kind);
+    for group in [&mut one, &mut other] {
+        let peer = 1 - group.rank();
+        let later = recv(group, peer).unwrap_err();
+        assert_eq!(later.root().kind, error.kind, "{later}");
+        assert!(matches!(*later.kind, ErrorKind::Poisoned { .. }), "{later}");
+        group.send(peer, b"x", "m").unwrap_err();
+    }
+    close(one, other);
+}
+
+#[test]
+fn an_abort_of_threads_ends_their_pairs() {
+    let [mut one, mut other] = two();
+    one.send(1, b"x", "m").unwrap();
+    assert_eq!(recv(&mut other, 0).unwrap(), b"x");
+    one.abort("why");
+    let aborted = ErrorKind::Aborted {
+        rank: 0,
+        reason: "why".to_owned(),
+    };
+    assert_eq!(*recv(&mut other, 0).unwrap_err().kind, aborted);
+    assert_eq!(*recv(&mut one, 1).unwrap_err().kind, aborted);
+    close(one, other);
+}
+
+#[test]
+fn a_message_that_came_with_the_end_of_the_handshake_is_not_left_lying() {
+    let (pair, _other) = and_a_socket();
+    let message = super::Frame {
+        label: "m",
+        ..super::Frame::bare(super::Kind::Message, 1)
+    };
+    let mut inbox = Inbox::new(1 << 10);
+    inbox.fill(&mut &message.seal()[..]).unwrap();
+    let mut pair = Pair::new(pair.stream, inbox);
+    assert_eq!(pair.take().expect("it has arrived").label, "m");
 }
 
 #[test]
@@ -179,7 +275,7 @@ fn a_sender_of_too_much_is_held_up_and_its_memory_bounded() {
         assert!(sent <= 2 && sent_too <= 2, "{sent}, {sent_too}");
         assert!(error.is_timeout(), "{error}");
         assert_eq!(missing(&error), [0], "{error}");
-        drop((one, other));
+        close(one, other);
     });
 }
 
@@ -266,7 +362,7 @@ fn a_stage_that_lags_holds_up_the_first_one_when_the_list_is_full() {
         assert_eq!(next(&mut last).unwrap(), [3]);
         assert_eq!(next(&mut last).unwrap(), [4]);
         assert_eq!(next(&mut last).unwrap_err().kind, error.kind);
-        drop((first, last));
+        close(first, last);
     });
 }
 
@@ -280,6 +376,7 @@ fn one_vector_always_has_room() {
     first.finish("end").unwrap();
     first.post(&[6; 40], "v").unwrap();
     assert_eq!(first.pending().bytes, 320);
+    close(first, last);
 }
 
 #[test]
@@ -306,6 +403,7 @@ fn only_the_first_stage_posts() {
     }
     first.post(&[1], "v").unwrap();
     assert_eq!(next(&mut last).unwrap(), [1], "a wrong use costs nothing");
+    close(first, last);
 }
 
 #[test]
