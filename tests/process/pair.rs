@@ -389,6 +389,10 @@ fn another_label_is_a_mismatch_on_both_and_a_waiting_rank_does_not_spin() {
     );
     let told = ranks.report(0, "recv g from=1 label=answer");
     assert_eq!(told.kind(), seen.kind());
+    assert!(
+        told.ms > 300 && told.cpu_ms < 150,
+        "it waits asleep: {told:?}"
+    );
     ranks.all_hold("end");
     ranks.all_go();
     ranks.end();

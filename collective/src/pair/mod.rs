@@ -11,7 +11,7 @@ use crate::error::{Described, ErrorKind, Silent};
 use crate::job;
 use crate::socket::{Stream, patience};
 pub(crate) use frame::LONGEST;
-use frame::{BODY, Frame, Kind};
+use frame::{BODY, Frame, HEADER, Kind};
 use nix::poll::{PollFd, PollFlags, poll};
 pub(crate) use open::{Hub, Meeting};
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ pub(crate) struct Pair {
     /// Frames that the kernel has not taken; of the first one `written` bytes are gone.
     outbox: VecDeque<Vec<u8>>,
     written: usize,
-    /// Messages that nobody has taken, and their bytes.
+    /// Messages that nobody has taken, and their bytes, those of headers too.
     arrived: VecDeque<Message>,
     held: usize,
     /// Numbers of the last message of this rank, of the last that arrived, and of the last that was taken.
@@ -79,6 +79,8 @@ pub(crate) struct Pair {
     end: Option<End>,
     /// The other rank reads no more. Only the end of what it sent tells why.
     deaf: bool,
+    /// Something was to be sent when that was found out.
+    unsent: bool,
     /// This rank has said its last word.
     leaving: bool,
 }
@@ -100,6 +102,7 @@ impl Pair {
             last_label: String::new(),
             end: None,
             deaf: false,
+            unsent: false,
             leaving: false,
         };
         // The first messages may have come with the last word of the handshake.
@@ -139,9 +142,9 @@ impl Pair {
             .push_back(Frame::bare(Kind::Taken, self.taken).seal());
     }
 
-    /// Whether the kernel has everything that was to be sent.
+    /// Whether the kernel has taken everything that was to be sent.
     pub(crate) fn is_sent(&self) -> bool {
-        self.outbox.is_empty() && !self.deaf
+        self.outbox.is_empty() && !self.unsent
     }
 
     /// The next message, while it stays where it is.
@@ -152,7 +155,7 @@ impl Pair {
     /// The next message.
     pub(crate) fn take(&mut self) -> Option<Message> {
         let message = self.arrived.pop_front()?;
-        self.held -= message.bytes.len();
+        self.held -= HEADER + message.bytes.len();
         self.taken += 1;
         Some(message)
     }
@@ -282,6 +285,7 @@ impl Pair {
     /// Nothing more can be sent.
     fn hush(&mut self) {
         self.deaf = true;
+        self.unsent |= !self.outbox.is_empty();
         self.outbox.clear();
         self.written = 0;
     }
@@ -299,7 +303,7 @@ impl Pair {
                 Ok(frame) => match frame.kind {
                     Kind::Message if frame.number == self.received + 1 => {
                         self.received += 1;
-                        self.held += frame.payload.len();
+                        self.held += HEADER + frame.payload.len();
                         frame.label.clone_into(&mut self.last_label);
                         self.arrived.push_back(Message {
                             label: frame.label.to_owned(),

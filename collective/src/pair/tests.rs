@@ -210,6 +210,24 @@ fn a_message_that_came_with_the_end_of_the_handshake_is_not_left_lying() {
 }
 
 #[test]
+fn a_message_that_was_taken_is_sent_although_the_other_rank_left_at_once() {
+    let (mut pair, mut other) = and_a_socket();
+    pair.push("m", b"x");
+    other
+        .write_all(&super::Frame::bare(super::Kind::Bye, 0).seal())
+        .unwrap();
+    let left = ErrorKind::PeerClosed {
+        rank: 1,
+        last_round: 0,
+    };
+    assert_eq!(pumped(&mut pair), left);
+    assert!(pair.is_sent());
+    pair.push("m", b"x");
+    pair.pump();
+    assert!(!pair.is_sent(), "nobody takes that");
+}
+
+#[test]
 fn what_is_no_frame_ends_the_pair_and_names_the_other_rank() {
     let mut out_of_order = super::Frame::bare(super::Kind::Message, 2).seal();
     out_of_order.extend(b"more");
