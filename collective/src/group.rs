@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// An ordered set of ranks that agree in rounds.
 ///
-/// Every operation waits for all members, and every member must make the same calls in the same order; one that does
+/// Every operation but [`Group::send`] and [`Group::recv`] waits for all members, and every member must make the same calls in the same order; one that does
 /// not is an error on every rank, in that round. After a failure every later call fails at once with its origin. All
 /// operations take `&mut self`: two threads cannot interleave rounds of one group. Dropping a group closes it, and in a
 /// thread that panics it aborts.

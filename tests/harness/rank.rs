@@ -20,7 +20,7 @@
 //! scenario N                               a scenario of the cache, over the groups tick, hits, acks
 //! parallel G,H STEP ...                    the step on each group, in a thread of its own
 //! begin STEP ...                           the step on a group in a thread that nobody waits for
-//! panic G                                  a thread that owns the group panics
+//! panic G                                  a thread that owns the group, or the relay, panics
 //! cpus                                     how many CPUs this process may keep busy
 //! abort REASON ... | sleep MS | exit | crash
 //! ```
@@ -231,9 +231,9 @@ mod steps {
                     Ok(String::new())
                 }
                 "panic" => {
-                    let group = self.groups.remove(rest[0]).expect("a known group");
+                    let held = (self.groups.remove(rest[0]), self.relays.remove(rest[0]));
                     let panicked = thread::spawn(move || {
-                        let _held = group;
+                        let _held = held;
                         panic!("a test wants it so");
                     })
                     .join();

@@ -215,6 +215,28 @@ fn a_stage_that_leaves_in_order_is_no_death_and_what_it_handed_on_arrives() {
 }
 
 #[test]
+fn a_panic_of_a_stage_aborts_the_job() {
+    let work = ["post pp count=1000000 pause=500", "next pp count=1000000"];
+    let mut ranks = job(3).start(|rank| {
+        let mut steps = vec![place(rank, 3, "")];
+        let more: &[&str] = match rank {
+            2 => &["next pp count=5", "panic pp", "hold end"],
+            _ => &[work[rank], "hold end"],
+        };
+        steps.extend(more.iter().map(|step| (*step).to_owned()));
+        steps
+    });
+    for rank in [0, 1] {
+        let failed = ranks.report(rank, work[rank]);
+        let aborted = matches!(failed.kind(), ErrorKind::Aborted { rank: 2, .. });
+        assert!(aborted, "{}", failed.error());
+    }
+    ranks.all_hold("end");
+    ranks.all_go();
+    ranks.end();
+}
+
+#[test]
 fn stages_that_mean_different_directions_are_told() {
     let mut ranks = job(2).start(|rank| {
         let relay = format!("relay pp down={}", 1 - rank);

@@ -11,20 +11,33 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Nothing here takes that long.
+fn options() -> Options {
+    Options {
+        timeout: Duration::from_secs(20),
+        ..Options::default()
+    }
+}
+
 fn two() -> [Group; 2] {
-    let groups = Group::threads("g", 2, &Options::default()).expect("threads can be ranks");
+    let groups = Group::threads("g", 2, &options()).expect("threads can be ranks");
     groups.try_into().expect("two")
+}
+
+fn relay<const STAGES: usize>() -> [Relay; STAGES] {
+    let stages = Relay::threads("r", STAGES, &options());
+    stages.try_into().expect("so many")
 }
 
 fn recv(group: &mut Group, from: usize) -> Result<Vec<u8>, Error> {
     let mut bytes = b"before".to_vec();
-    group.recv(from, &mut bytes, Call::within("m", Duration::from_secs(20)))?;
+    group.recv(from, &mut bytes, "m")?;
     Ok(bytes)
 }
 
 fn next(relay: &mut Relay) -> Result<Vec<i64>, Error> {
     let mut values = vec![-1];
-    relay.next(&mut values, Call::within("v", Duration::from_secs(20)))?;
+    relay.next(&mut values, "v")?;
     Ok(values)
 }
 
@@ -324,7 +337,7 @@ fn both_may_send_the_longest_message_before_they_receive() {
 #[test]
 fn a_relay_gives_every_stage_the_same_vectors_in_order() {
     within_a_minute(|| {
-        let stages = Relay::threads("r", 3, &Options::default());
+        let stages = relay::<3>();
         let stages: Vec<_> = stages
             .into_iter()
             .enumerate()
@@ -353,7 +366,7 @@ fn a_stage_that_lags_holds_up_the_first_one_when_the_list_is_full() {
     within_a_minute(|| {
         let options = Options {
             timeout: Duration::from_millis(300),
-            ..Options::default()
+            ..options()
         };
         let [first, mut last] = Relay::threads("r", 2, &options).try_into().expect("two");
         let mut first = first.with_room(3, 100);
@@ -386,8 +399,7 @@ fn a_stage_that_lags_holds_up_the_first_one_when_the_list_is_full() {
 
 #[test]
 fn one_vector_always_has_room() {
-    let stages = Relay::threads("r", 2, &Options::default());
-    let [first, mut last] = stages.try_into().expect("two");
+    let [first, mut last] = relay::<2>();
     let mut first = first.with_room(0, 0);
     first.post(&[5; 40], "v").unwrap();
     assert_eq!(next(&mut last).unwrap(), [5; 40]);
@@ -399,9 +411,7 @@ fn one_vector_always_has_room() {
 
 #[test]
 fn a_pipeline_of_one_stage_has_nobody_to_hand_on_to() {
-    let [mut only] = Relay::threads("r", 1, &Options::default())
-        .try_into()
-        .expect("one");
+    let [mut only] = relay::<1>();
     only.post(&[1], "v").unwrap();
     only.finish("end").unwrap();
     assert_eq!(only.settle().unwrap(), Pending::default());
@@ -411,8 +421,7 @@ fn a_pipeline_of_one_stage_has_nobody_to_hand_on_to() {
 
 #[test]
 fn only_the_first_stage_posts() {
-    let stages = Relay::threads("r", 2, &Options::default());
-    let [mut first, mut last] = stages.try_into().expect("two");
+    let [mut first, mut last] = relay::<2>();
     for error in [
         last.post(&[1], "v").unwrap_err(),
         next(&mut first).unwrap_err(),
@@ -422,6 +431,30 @@ fn only_the_first_stage_posts() {
     first.post(&[1], "v").unwrap();
     assert_eq!(next(&mut last).unwrap(), [1], "a wrong use costs nothing");
     close(first, last);
+}
+
+#[test]
+fn a_panic_of_one_end_is_told_as_an_abort() {
+    let [one, mut other] = two();
+    let [first, mut last] = relay::<2>();
+    let panicked = thread::spawn(move || {
+        let (mut one, mut first) = (one, first);
+        one.send(1, b"x", "m").unwrap();
+        first.post(&[1], "v").unwrap();
+        panic!("a test wants it so");
+    });
+    assert_eq!(recv(&mut other, 0).unwrap(), b"x");
+    assert_eq!(next(&mut last).unwrap(), [1]);
+    let errors = [
+        recv(&mut other, 0).unwrap_err(),
+        next(&mut last).unwrap_err(),
+    ];
+    for error in errors {
+        let aborted = matches!(*error.kind, ErrorKind::Aborted { rank: 0, .. });
+        assert!(aborted, "{error}");
+    }
+    close(other, last);
+    panicked.join().unwrap_err();
 }
 
 #[test]
