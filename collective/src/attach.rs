@@ -5,11 +5,18 @@ use crate::job::{self, Job};
 use crate::mesh::{Mesh, MeshError};
 use crate::options::{Options, PathChoice};
 use crate::path::Path;
+use crate::path::engine::{Engine, Sockets};
+use crate::path::hosts::{Hosts, HostsPath};
 use crate::path::table::TablePath;
 use crate::path::tcp::TcpPath;
-use rankpact_shm::{Identity, Segment, SegmentError};
+use rankpact_shm::{
+    Contents, Geometry, Identity, Missing, Notice, Ring, RingGeometry, RingStorage, Segment,
+    SegmentError, Storage,
+};
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -20,6 +27,8 @@ struct Offer {
     generation: u64,
     fields: Vec<(String, String)>,
     address: SocketAddr,
+    /// The same for members that may share memory; a hint, nothing more.
+    memory: String,
 }
 
 /// Why a member cannot use the segment. Becomes the error on every rank where shared memory was demanded.
@@ -71,113 +80,292 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
     let gather = |step: &str, payload: &[u8]| {
         job.gather(&format!("group {name}"), step, ranks, payload, deadline)
     };
-    let mut identity = Identity {
-        geometry: options.geometry(ranks.len()).ok_or_else(|| {
-            ErrorKind::Usage(format!("{} rounds in flight: 1, 2, 4 or 8", options.depth))
-        })?,
+    let (listener, address) = listen(job)?;
+    let wants_table = options.path != PathChoice::Tcp;
+    let offer = job::encode(&Offer {
         generation: job.generation(name),
-        nonce: job.place.nonce,
+        fields: options.agreement(job.place.size),
+        address,
+        memory: memory(options),
+    });
+    let offers: Vec<Offer> = job::decode(ranks, &gather("offer", &offer)?)?;
+    let all_fields: Vec<_> = offers.iter().map(|offer| offer.fields.clone()).collect();
+    job::compare(ranks, &all_fields)?;
+    let generation = offers[0].generation;
+    job.made(name, generation);
+
+    let parts = parts(&offers);
+    let radix = |table: &Storage, geometry: Geometry| {
+        table.set_radix(geometry.radix(job.place.crowd.cpus));
+    };
+    let tables = Kind {
+        what: "",
+        geometry: &|seats| options.geometry(seats),
+        finish: &radix,
+    };
+    let everybody: Vec<usize> = (0..ranks.len()).collect();
+    let together = if wants_table {
+        let one = std::slice::from_ref(&everybody);
+        share(job, members, generation, one, &tables, &gather)?
+    } else {
+        Err(Refusal(ErrorKind::Io("TCP was asked for".to_owned())))
+    };
+    // Only hosts that have something to gain from a table of their own.
+    let apart = parts.len() > 1 && parts.len() < ranks.len();
+    let (held, hosts) = match together {
+        Err(_) if apart && options.path == PathChoice::Auto => {
+            let tables = Kind {
+                what: " of each host",
+                ..tables
+            };
+            let each = share(job, members, generation, &parts, &tables, &gather)?;
+            let hosts = each.is_ok().then(|| Hosts::new(parts.clone(), me));
+            (each, hosts)
+        }
+        together => (together, None),
     };
 
+    // A ring besides is worth having, and no group fails for the want of it.
+    let ring = if held.is_ok() && hosts.is_none() {
+        let rings = Kind {
+            what: " of the ring",
+            geometry: &RingGeometry::of_seats,
+            finish: &|_: &RingStorage, _| (),
+        };
+        let one = std::slice::from_ref(&everybody);
+        share(job, members, generation, one, &rings, &gather)?.ok()
+    } else {
+        None
+    };
+
+    let of_all: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
+    let token = |of: &str| {
+        let purpose = format!("group {name} {generation}{of}");
+        job.place.token.derive(&purpose)
+    };
+    let alone = || job.lost(ranks).is_none();
+    // Every two members of the group; or every two of a host, and every two leaders.
+    let connected = match &hosts {
+        None => Mesh::connect(listener, &of_all, me, &token(""), deadline, &alone)
+            .map(|mesh| (mesh, None)),
+        Some(hosts) => {
+            let own = hosts.leads().then(|| listen(job)).transpose()?;
+            let address = own.as_ref().map(|(_, address)| *address);
+            let leaders: Vec<Option<SocketAddr>> =
+                job::decode(ranks, &gather("leaders", &job::encode(&address))?)?;
+            let leaders: Vec<SocketAddr> = leaders.into_iter().flatten().collect();
+            let here = hosts.places().iter().map(|place| of_all[*place]);
+            let here: Vec<SocketAddr> = here.collect();
+            let inside = token(&format!(" host {}", hosts.here()));
+            Mesh::connect(listener, &here, hosts.seat(), &inside, deadline, &alone).and_then(
+                |mesh| {
+                    let between = own.map(|(listener, _)| {
+                        let token = token(" leaders");
+                        Mesh::connect(listener, &leaders, hosts.here(), &token, deadline, &alone)
+                    });
+                    Ok((mesh, between.transpose()?))
+                },
+            )
+        }
+    };
+    let connected = connected.map_err(|error| unconnected(&error));
+    let (mut mesh, between) =
+        unanimous(ranks, connected, "connected", &gather)?.map_err(|Refusal(kind)| kind)?;
+    let ladder = options.ladder(job.place.crowd);
+    mesh.climb(ladder);
+    let table = |segment: Segment, seat: usize, notice: Notice| {
+        let (storage, locks) = segment.into_parts();
+        options
+            .seat(storage, seat, ladder)
+            .with_liveness(Box::new(locks))
+            .with_notice(notice)
+    };
+    let ring = ring.map(|segment| {
+        let (storage, locks) = segment.into_parts();
+        Ring::new(storage, me, ladder).with_liveness(Box::new(locks))
+    });
+    match (held, hosts) {
+        (Ok(segment), None) => {
+            let table = table(segment, me, told_of_silence(name, ranks.to_vec()));
+            Ok((
+                Path::Table(TablePath::new(table, mesh, ring)),
+                "every rank attached and proved it".to_owned(),
+            ))
+        }
+        (Ok(segment), Some(hosts)) => {
+            let here = hosts.ranks(ranks);
+            let table = table(segment, hosts.seat(), told_of_silence_on_a_host(name, here));
+            let table = TablePath::new(table, mesh, None);
+            let engine = between.map(|mut mesh| {
+                mesh.climb(ladder);
+                Box::new(Sockets(mesh)) as Box<dyn Engine>
+            });
+            let reason = format!("one table for each of {}", listed(&parts, ranks));
+            let path = HostsPath::new(table, hosts, ranks, engine, options);
+            Ok((Path::Hosts(path), reason))
+        }
+        (Err(Refusal(kind)), _) if options.path == PathChoice::Table => Err(match kind {
+            ErrorKind::Io(what) if apart => ErrorKind::Io(format!(
+                "path `table` needs memory that all ranks share, but it seems that of {} each have their own: {what}",
+                listed(&parts, ranks)
+            )),
+            kind => kind,
+        }),
+        (Err(Refusal(kind)), _) => {
+            if wants_table && me == 0 {
+                job.tell_once(&format!("groups use TCP: {kind}"));
+            }
+            Ok((Path::Tcp(TcpPath::new(mesh, options)), kind.to_string()))
+        }
+    }
+}
+
+fn listen(job: &Job) -> Result<(TcpListener, SocketAddr), ErrorKind> {
     let listener = Mesh::listen(job.place.ip)
         .map_err(|error| ErrorKind::Io(format!("cannot listen on {}: {error}", job.place.ip)))?;
     let address = listener
         .local_addr()
         .map_err(|error| ErrorKind::Io(error.to_string()))?;
-    let wants_table = options.path != PathChoice::Tcp;
-    let fields = options.agreement(job.place.size);
-    let offer = job::encode(&Offer {
-        generation: identity.generation,
-        fields,
-        address,
-    });
-    let offers: Vec<Offer> = job::decode(ranks, &gather("offer", &offer)?)?;
-    let all_fields: Vec<_> = offers.iter().map(|offer| offer.fields.clone()).collect();
-    job::compare(ranks, &all_fields)?;
-    identity.generation = offers[0].generation;
-    job.made(name, identity.generation);
-
-    let held = if wants_table {
-        // Only now that every member is here: the name of a segment exists for the blink of an eye.
-        let created =
-            (me == 0).then(|| create(job, options, name, &identity).map_err(Refusal::from));
-        let path = created.as_ref().map(|created| match created {
-            Ok(segment) => Ok(segment.path().to_owned()),
-            Err(refusal) => Err(refusal.clone()),
-        });
-        let paths: Vec<Option<Result<PathBuf, Refusal>>> =
-            job::decode(ranks, &gather("segment", &job::encode(&path))?)?;
-        match (created, paths.into_iter().next().flatten()) {
-            (_, Some(Err(refusal))) => Err(refusal),
-            (Some(created), _) => prove(ranks, me, created, &gather)?,
-            (None, Some(Ok(path))) => {
-                let attached = Segment::attach(&path, &identity, me).map_err(Refusal::from);
-                prove(ranks, me, attached, &gather)?
-            }
-            (None, None) => Err(Refusal(ErrorKind::Io(
-                "the first member offers no segment".to_owned(),
-            ))),
-        }
-    } else {
-        Err(Refusal(ErrorKind::Io("TCP was asked for".to_owned())))
-    };
-    let addresses: Vec<SocketAddr> = offers.iter().map(|offer| offer.address).collect();
-    let token = job
-        .place
-        .token
-        .derive(&format!("group {name} {}", identity.generation));
-    let alone = || job.lost(ranks).is_none();
-    let mesh = Mesh::connect(listener, &addresses, me, &token, deadline, &alone);
-    let mut mesh = unanimous(
-        ranks,
-        mesh.map_err(|error| unconnected(&error)),
-        "connected",
-        &gather,
-    )?
-    .map_err(|Refusal(kind)| kind)?;
-    let ladder = options.ladder(job.place.crowd);
-    mesh.climb(ladder);
-    match held {
-        Ok(segment) => {
-            let (storage, locks) = segment.into_parts();
-            let label = name.to_owned();
-            let world = ranks.to_vec();
-            let table = options
-                .seat(storage, me, ladder)
-                .with_liveness(Box::new(locks))
-                .with_notice(Box::new(move |silent, waited| {
-                    tracing::warn!(
-                        "group {label}: rank {} alive, silent {:.0} s, last round {} `{}`",
-                        world.get(silent.rank).copied().unwrap_or(silent.rank),
-                        waited.as_secs_f64(),
-                        silent.last_round,
-                        silent.last_label
-                    );
-                }));
-            Ok((
-                Path::Table(TablePath::new(table, mesh)),
-                "every rank attached and proved it".to_owned(),
-            ))
-        }
-        Err(Refusal(kind)) if options.path == PathChoice::Table => Err(kind),
-        Err(Refusal(kind)) => {
-            if wants_table && me == 0 {
-                job.tell_once(&format!("groups use TCP: {kind}"));
-            }
-            Ok((
-                Path::Tcp(TcpPath::new(mesh, options.timing)),
-                kind.to_string(),
-            ))
-        }
-    }
+    Ok((listener, address))
 }
 
-fn create(
+/// What two members have in common if they may share memory, and a clock: kernel, device of the folder of segments, time
+/// namespace. It proves nothing; where it is wrong, the vote says so.
+fn memory(options: &Options) -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let device = fs::metadata(&options.folder).map_or(0, |folder| folder.dev());
+    let clock = fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    format!("{} {device} {}", kernel.trim(), clock.display())
+}
+
+/// The members that may share memory, by place; each part, and the list of parts, in the order of the group.
+fn parts(offers: &[Offer]) -> Vec<Vec<usize>> {
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    for (place, offer) in offers.iter().enumerate() {
+        let shares = |part: &&mut Vec<usize>| offers[part[0]].memory == offer.memory;
+        match parts.iter_mut().find(shares) {
+            Some(part) => part.push(place),
+            None => parts.push(vec![place]),
+        }
+    }
+    parts
+}
+
+/// The world ranks of each part, in words.
+fn listed(parts: &[Vec<usize>], ranks: &[usize]) -> String {
+    let part = |part: &Vec<usize>| {
+        let ranks: Vec<usize> = part.iter().map(|place| ranks[*place]).collect();
+        format!("ranks {ranks:?}")
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
+/// Tells of a member that is silent for long.
+fn told_of_silence(name: &str, ranks: Vec<usize>) -> Notice {
+    let label = name.to_owned();
+    Box::new(move |silent, waited| {
+        tracing::warn!(
+            "group {label}: rank {} alive, silent {:.0} s, last round {} `{}`",
+            ranks.get(silent.rank).copied().unwrap_or(silent.rank),
+            waited.as_secs_f64(),
+            silent.last_round,
+            silent.last_label
+        );
+    })
+}
+
+/// As [`told_of_silence`], where a round is two of the table: between them a leader waits for other hosts.
+fn told_of_silence_on_a_host(name: &str, ranks: Vec<usize>) -> Notice {
+    let label = name.to_owned();
+    let tell = told_of_silence(name, ranks);
+    Box::new(move |silent, waited| {
+        let round = silent.last_round.div_ceil(2);
+        if silent.last_round % 2 == 1 {
+            tracing::warn!(
+                "group {label}: round {round} `{}` waits for another host, {:.0} s",
+                silent.last_label,
+                waited.as_secs_f64()
+            );
+        } else {
+            let silent = Missing {
+                last_round: round,
+                ..silent.clone()
+            };
+            tell(&silent, waited);
+        }
+    })
+}
+
+/// What segments hold that are made alike.
+#[derive(Clone, Copy)]
+struct Kind<'a, G: Contents> {
+    /// Tells the steps of its agreement from those of another.
+    what: &'a str,
+    /// For so many members.
+    geometry: &'a dyn Fn(usize) -> Option<G>,
+    /// What its creator still does to it.
+    finish: &'a dyn Fn(&G::Storage, G),
+}
+
+/// A segment for the members of each of `parts`: this member holds that of its own. All parts have theirs, or none has.
+fn share<G: Contents>(
+    job: &Job,
+    members: &Members<'_>,
+    generation: u64,
+    parts: &[Vec<usize>],
+    kind: &Kind<'_, G>,
+    gather: &Gather<'_>,
+) -> Result<Result<Segment<G>, Refusal>, ErrorKind> {
+    let of = kind.what;
+    let Members {
+        name,
+        ranks,
+        me,
+        options,
+        ..
+    } = *members;
+    let hosts = Hosts::new(parts.to_vec(), me);
+    let part = hosts.places();
+    let identity = Identity {
+        geometry: (kind.geometry)(part.len()).ok_or_else(|| {
+            ErrorKind::Usage(format!("{} rounds in flight: 1, 2, 4 or 8", options.depth))
+        })?,
+        generation,
+        nonce: job.place.nonce,
+    };
+    // Only now that every member is here: the name of a segment exists for the blink of an eye.
+    let created = hosts
+        .leads()
+        .then(|| create(job, options, name, &identity, kind).map_err(Refusal::from));
+    let path = created.as_ref().map(|created| match created {
+        Ok(segment) => Ok(segment.path().to_owned()),
+        Err(refusal) => Err(refusal.clone()),
+    });
+    let paths = gather(&format!("segment{of}"), &job::encode(&path))?;
+    let paths: Vec<Option<Result<PathBuf, Refusal>>> = job::decode(ranks, &paths)?;
+    let refusal = |path: &Option<Result<PathBuf, Refusal>>| path.clone()?.err();
+    if let Some(refusal) = paths.iter().find_map(refusal) {
+        return Ok(Err(refusal));
+    }
+    let attached = match (created, &paths[part[0]]) {
+        (Some(created), _) => created,
+        (None, Some(Ok(path))) => {
+            Segment::attach(path, &identity, hosts.seat()).map_err(Refusal::from)
+        }
+        (None, _) => Err(Refusal(ErrorKind::Io(
+            "the first member offers no segment".to_owned(),
+        ))),
+    };
+    prove(ranks, &hosts, attached, of, gather)
+}
+
+fn create<G: Contents>(
     job: &Job,
     options: &Options,
     name: &str,
-    identity: &Identity,
-) -> Result<Segment, SegmentError> {
+    identity: &Identity<G>,
+    kind: &Kind<'_, G>,
+) -> Result<Segment<G>, SegmentError> {
     let readable: String = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
@@ -193,26 +381,30 @@ fn create(
         job.place.nonce[0],
         job.place.nonce[1],
     );
-    Segment::create(&options.folder.join(file), identity, 1, 0)
+    Segment::create_with(&options.folder.join(file), identity, 1, 0, |storage| {
+        (kind.finish)(storage, identity.geometry);
+    })
 }
 
 /// One step of the agreement: what every member says, in their order.
 type Gather<'a> = dyn Fn(&str, &[u8]) -> Result<Vec<Vec<u8>>, ErrorKind> + 'a;
 
-/// The segment if every member has attached it and has seen the proof of every other; else the first refusal.
-fn prove(
+/// The segment if every member has attached that of its part, and has seen the proof of every other there; else the
+/// first refusal.
+fn prove<G: Contents>(
     ranks: &[usize],
-    me: usize,
-    mut attached: Result<Segment, Refusal>,
+    hosts: &Hosts,
+    mut attached: Result<Segment<G>, Refusal>,
+    of: &str,
     gather: &Gather<'_>,
-) -> Result<Result<Segment, Refusal>, ErrorKind> {
+) -> Result<Result<Segment<G>, Refusal>, ErrorKind> {
     let token = getrandom::u64().map_err(|error| ErrorKind::Io(error.to_string()))?;
     if let Ok(segment) = &attached {
-        segment.prove(me, token);
+        segment.prove(hosts.seat(), token);
     }
     let vote = attached.as_ref().map(|_| token).map_err(Clone::clone);
-    let votes: Vec<Result<u64, Refusal>> =
-        job::decode(ranks, &gather("attached", &job::encode(&vote))?)?;
+    let votes = gather(&format!("attached{of}"), &job::encode(&vote))?;
+    let votes: Vec<Result<u64, Refusal>> = job::decode(ranks, &votes)?;
     if let Ok(segment) = &mut attached {
         // Whoever could attach has: nobody needs the name any more.
         segment.unlink();
@@ -221,22 +413,24 @@ fn prove(
         return Ok(Err(refusal.clone()));
     }
     let seen = attached.and_then(|segment| {
-        let stranger = votes
+        let stranger = hosts
+            .places()
             .iter()
             .enumerate()
-            .find(|(rank, vote)| vote.as_ref().ok() != Some(&segment.proof(*rank)));
+            .find(|(seat, place)| votes[**place].as_ref().ok() != Some(&segment.proof(*seat)));
         match stranger {
             None => Ok(segment),
-            Some((rank, _)) => {
+            Some((_, place)) => {
                 let what = format!(
                     "rank {} does not share the memory of rank {}",
-                    ranks[rank], ranks[me]
+                    ranks[*place],
+                    ranks[hosts.places()[hosts.seat()]]
                 );
                 Err(Refusal(ErrorKind::Io(what)))
             }
         }
     });
-    unanimous(ranks, seen, "proved", gather)
+    unanimous(ranks, seen, &format!("proved{of}"), gather)
 }
 
 /// What this member holds, if every member holds its own; else the refusal of the first that does not.

@@ -149,6 +149,23 @@ impl Inbox {
         Ok(Some(&self.buffer[body..body + length]))
     }
 
+    /// The first complete body that `wanted` picks by a look at it; what is no envelope ends the search.
+    pub(crate) fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
+        let mut start = self.start;
+        loop {
+            let (length, crc) = self.parse_at(start).ok().flatten()?;
+            let body = start + HEAD;
+            let bytes = self.buffer[..self.end].get(body..body + length)?;
+            if wanted(bytes) {
+                let mut hasher = Hasher::new();
+                hasher.update(&self.buffer[start + 4..start + 8]);
+                hasher.update(bytes);
+                return (hasher.finalize() == crc).then_some(bytes);
+            }
+            start = body + length;
+        }
+    }
+
     /// Consumes the body that [`Inbox::peek`] showed.
     pub(crate) fn pop(&mut self) {
         if let Ok(Some((length, _))) = self.parse() {
@@ -166,7 +183,12 @@ impl Inbox {
     }
 
     fn parse(&self) -> Result<Option<(usize, u32)>, Garbage> {
-        let Some(head) = self.buffer[self.start..self.end].first_chunk::<HEAD>() else {
+        self.parse_at(self.start)
+    }
+
+    /// Length and checksum of the body whose envelope starts there, if its head has arrived.
+    fn parse_at(&self, start: usize) -> Result<Option<(usize, u32)>, Garbage> {
+        let Some(head) = self.buffer[start..self.end].first_chunk::<HEAD>() else {
             return Ok(None);
         };
         let word =

@@ -4,24 +4,24 @@ use crate::attach::{Members, attach};
 use crate::error::{Error, ErrorKind};
 use crate::job::{self, Job};
 use crate::mesh::Mesh;
-use crate::op::{Call, Op};
+use crate::op::{Call, Op, Ops};
 use crate::options::{Crowd, Options};
 use crate::pair::{Hub, Meeting};
 use crate::pairs::Pairs;
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
-use crate::path::{Path, Round};
-use rankpact_shm::{Storage, Timing};
+use crate::path::{self, Path, Round};
+use rankpact_shm::{MAX_SLOTS, Ring, RingGeometry, RingStorage, Storage, Timing};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// An ordered set of ranks that agree in rounds.
 ///
-/// Every operation but [`Group::send`] and [`Group::recv`] waits for all members, and every member must make the same calls in the same order; one that does
-/// not is an error on every rank, in that round. After a failure every later call fails at once with its origin. All
-/// operations take `&mut self`: two threads cannot interleave rounds of one group. Dropping a group closes it, and in a
-/// thread that panics it aborts.
+/// Every operation waits for all members, and every member must make the same calls in the same order; one that does
+/// not is an error on every rank, in that round. After a failure every later call fails at once with its origin. Only
+/// [`Group::send`] and [`Group::recv`] concern two ranks alone. All operations take `&mut self`: two threads cannot
+/// interleave rounds of one group. Dropping a group closes it, and in a thread that panics it aborts.
 ///
 /// # If a peer dies
 ///
@@ -59,6 +59,8 @@ pub enum PathKind {
     Table,
     /// Everything over TCP.
     Tcp,
+    /// The ranks span several hosts: those of one host meet in its table, one of each host exchanges with the others.
+    Hierarchical,
 }
 
 impl fmt::Display for PathKind {
@@ -67,6 +69,7 @@ impl fmt::Display for PathKind {
             Self::Alone => "alone",
             Self::Table => "table",
             Self::Tcp => "tcp",
+            Self::Hierarchical => "hierarchical",
         })
     }
 }
@@ -123,6 +126,7 @@ impl Group {
         })?;
         let storage =
             Arc::new(Storage::heap(geometry, 1).with_radix(geometry.radix(Crowd::threads().cpus)));
+        let ring = RingGeometry::of_seats(ranks).map(|form| Arc::new(RingStorage::heap(form, 1)));
         let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
         let ladder = options.ladder(Crowd::threads());
         let hub = Hub::new();
@@ -130,10 +134,13 @@ impl Group {
         let open = |(me, mut mesh): (usize, Mesh)| {
             mesh.climb(ladder);
             let path = if options.path == crate::PathChoice::Tcp {
-                Path::Tcp(TcpPath::new(mesh, options.timing))
+                Path::Tcp(TcpPath::new(mesh, options))
             } else {
                 let table = options.seat(Arc::clone(&storage), me, ladder);
-                Path::Table(TablePath::new(table, mesh))
+                let ring = ring
+                    .as_ref()
+                    .map(|ring| Ring::new(Arc::clone(ring), me, ladder));
+                Path::Table(TablePath::new(table, mesh, ring))
             };
             Self {
                 name: name.to_owned(),
@@ -198,6 +205,7 @@ impl Group {
             State::Open(Path::Alone { .. }) => Some((PathKind::Alone, &self.reason)),
             State::Open(Path::Table(_)) => Some((PathKind::Table, &self.reason)),
             State::Open(Path::Tcp(_)) => Some((PathKind::Tcp, &self.reason)),
+            State::Open(Path::Hosts(_)) => Some((PathKind::Hierarchical, &self.reason)),
             State::Unopened | State::Closed => None,
         }
     }
@@ -213,7 +221,7 @@ impl Group {
 
     /// What each rank contributed to `slot` of the last reduction, in the order of the group.
     ///
-    /// Known until this rank's next call, for rows of up to 64 slots.
+    /// Known until this rank's next call, for rows of up to 64 slots; not in a group that spans several hosts.
     #[must_use]
     pub fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
         match &self.state {
@@ -244,13 +252,16 @@ impl Group {
 
     /// Reduces `values` over all ranks, slot by slot and in place.
     ///
-    /// Up to 8 slots go through the table in one hand-over of a cache line or two; wider ones over TCP.
+    /// `ops` is one operation, or a list with one for each slot: counts MIN, flags OR, sums SUM, in one round. Up to 8
+    /// slots go through the table in one hand-over of a cache line or two; wider ones over TCP. With a list a label has
+    /// as many bytes less as there are slots, and one; of different lists and labels there may be 64.
     ///
     /// Blocks until all ranks have made the same call, at most for the deadline.
     ///
     /// # Errors
     ///
-    /// Whatever ended the round, the same on every rank of the host. `values` are then unchanged.
+    /// Whatever ended the round, the same on every rank of the host. [`ErrorKind::Overflow`], on every rank alike, if a
+    /// sum does not fit: that fails nothing, and the next call works. `values` are then unchanged.
     ///
     /// # Source
     ///
@@ -258,12 +269,114 @@ impl Group {
     #[inline]
     pub fn all_reduce<'a>(
         &mut self,
-        op: Op,
+        ops: impl Into<Ops<'a>>,
         values: &mut [i64],
         call: impl Into<Call<'a>>,
     ) -> Result<(), Error> {
-        self.run(operation(op), call.into(), |path, round| {
-            path.all_reduce(op, values, round)
+        let ops = ops.into();
+        self.run(operation(ops), call.into(), |path, round| {
+            check(ops, values.len())?;
+            path.all_reduce(ops, values, round)
+        })
+    }
+
+    /// Starts a reduction of up to 8 slots, to be finished later by [`Group::finish`].
+    ///
+    /// It matches a blocking reduction of the peers. As many rounds may be in flight as the options say; one more first
+    /// settles the oldest, whose result is kept: so this may block, at most for the deadline. Every other call settles
+    /// what is in flight before it. In a group that spans several hosts a started round moves only while its ranks are in
+    /// calls of the group: what is started there must be finished, or another call or a close must follow.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::all_reduce`]; the failure may be that of an older round in flight.
+    pub fn start_all_reduce<'a>(
+        &mut self,
+        ops: impl Into<Ops<'a>>,
+        values: &[i64],
+        call: impl Into<Call<'a>>,
+    ) -> Result<Started, Error> {
+        let ops = ops.into();
+        let started = self.run(operation(ops), call.into(), |path, round| {
+            check(ops, values.len())?;
+            if values.len() > MAX_SLOTS {
+                return Err(ErrorKind::Usage(format!(
+                    "{} slots: at most {MAX_SLOTS} can be started and finished later",
+                    values.len()
+                )));
+            }
+            path.start(ops, values, round)
+        })?;
+        Ok(Started {
+            round: self.round(),
+            operation: operation(ops),
+            started,
+        })
+    }
+
+    /// Waits for a started reduction, at most for the deadline; those started before it are settled first.
+    ///
+    /// A round that completed before the group failed keeps its result.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::all_reduce`]; the failure may be that of an older round in flight.
+    pub fn finish<'a>(
+        &mut self,
+        started: &Started,
+        call: impl Into<Call<'a>>,
+    ) -> Result<Vec<i64>, Error> {
+        let call = call.into();
+        let round = Round {
+            label: call.label,
+            timeout: call.timeout.unwrap_or(self.options.timeout),
+            ranks: &self.ranks,
+        };
+        let State::Open(path) = &mut self.state else {
+            return Err(self.error(started.operation, call, ErrorKind::Closed));
+        };
+        match (path.finish(&started.started, &round), self.failure.clone()) {
+            (Ok(values), _) => Ok(values),
+            (Err(_), Some(origin)) => {
+                Err(self.error(started.operation, call, ErrorKind::Poisoned { origin }))
+            }
+            (Err(kind), None) => Err(self.fail(started.operation, call, kind)),
+        }
+    }
+
+    /// Gives the values of every rank to all: `into` holds those of rank 0 of the group first. All ranks give as many.
+    ///
+    /// Blocks until all ranks have made the same call, at most for the deadline.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the round. `into` is then empty.
+    pub fn all_gather<'a>(
+        &mut self,
+        values: &[i64],
+        into: &mut Vec<i64>,
+        call: impl Into<Call<'a>>,
+    ) -> Result<(), Error> {
+        into.clear();
+        self.run("gather", call.into(), |path, round| {
+            path.all_gather(values, into, round)
+        })
+    }
+
+    /// Gives the bytes of every rank to all, in the order of the group. Lengths may differ.
+    ///
+    /// Blocks until all ranks have made the same call, at most for the deadline.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the round.
+    pub fn all_gather_bytes<'a>(
+        &mut self,
+        bytes: &[u8],
+        call: impl Into<Call<'a>>,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        self.run("gather bytes", call.into(), |path, round| {
+            path.all_gather_bytes(bytes, round)
         })
     }
 
@@ -359,6 +472,10 @@ impl Group {
         match &mut self.state {
             State::Open(Path::Table(path)) => path.aborter().abort(reason),
             State::Open(Path::Tcp(path)) => path.abort(&kind),
+            State::Open(Path::Hosts(path)) => {
+                path.aborter().abort(reason);
+                path.abort(&kind);
+            }
             State::Open(Path::Alone { .. }) | State::Unopened | State::Closed => {}
         }
         self.pairs.abort(&kind);
@@ -432,6 +549,7 @@ impl Group {
         let (mut path, reason) = attached.map_err(|kind| self.fail(operation, call, kind))?;
         match &mut path {
             Path::Table(path) => self.registration = Some(job.register(path.aborter())),
+            Path::Hosts(path) => self.registration = Some(job.register(path.aborter())),
             Path::Tcp(path) => path.watch_abortion(Abortion(Box::new(move || job.aborted()))),
             Path::Alone { .. } => {}
         }
@@ -478,9 +596,41 @@ impl Drop for Group {
     }
 }
 
-fn operation(op: Op) -> &'static str {
-    match op {
-        Op::Min => "min",
-        Op::Max => "max",
+/// A reduction that has been started: a value. Dropping it withdraws nothing.
+#[derive(Debug)]
+#[must_use = "a started reduction has no result before it is finished"]
+pub struct Started {
+    round: u64,
+    operation: &'static str,
+    started: path::Started,
+}
+
+impl Started {
+    /// Its round.
+    #[must_use]
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+}
+
+fn check(ops: Ops<'_>, slots: usize) -> Result<(), ErrorKind> {
+    if ops.fit(slots) {
+        return Ok(());
+    }
+    let Ops::Each(ops) = ops else { return Ok(()) };
+    Err(ErrorKind::Usage(format!(
+        "{} operations for {slots} slots",
+        ops.len()
+    )))
+}
+
+fn operation(ops: Ops<'_>) -> &'static str {
+    match ops {
+        Ops::Each(_) => "each",
+        Ops::All(Op::Min) => "min",
+        Ops::All(Op::Max) => "max",
+        Ops::All(Op::Sum) => "sum",
+        Ops::All(Op::Or) => "or",
+        Ops::All(Op::And) => "and",
     }
 }

@@ -45,8 +45,8 @@ mod watchdog;
 mod world;
 
 pub use error::{Described, Error, ErrorKind, Silent};
-pub use group::{Group, PathKind};
-pub use op::{Call, Op};
+pub use group::{Group, PathKind, Started};
+pub use op::{Call, Op, Ops};
 pub use options::{Options, PathChoice, Waiting};
 pub use rankpact_shm::Timing;
 pub use relay::{Pending, Relay};

@@ -163,14 +163,12 @@ impl Default for Options {
 impl Options {
     /// The table of a group of `ranks`; none for numbers that no table has.
     pub(crate) fn geometry(&self, ranks: usize) -> Option<Geometry> {
-        let wanted = Geometry::new(ranks, self.depth)?;
-        // A table takes at most 64 KiB.
-        let fits = ranks <= 32 || self.depth <= 2;
-        if fits {
-            Some(wanted)
-        } else {
-            Geometry::new(ranks, 2)
-        }
+        Geometry::new(1, self.depth)?;
+        // A table takes at most 64 KiB: many ranks have fewer rounds in flight.
+        [self.depth, 4, 2]
+            .into_iter()
+            .filter(|depth| *depth <= self.depth)
+            .find_map(|depth| Geometry::new(ranks, depth))
     }
 
     /// How a rank waits among so many.

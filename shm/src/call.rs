@@ -24,8 +24,10 @@ pub enum Kind {
     And = 7,
     /// An operation of its own for each slot.
     Each = 8,
-    /// The contribution of every rank to all.
+    /// The slots of every rank to all.
     Gather = 9,
+    /// Bytes of every rank to all.
+    GatherBytes = 10,
 }
 
 impl Kind {
@@ -35,7 +37,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| *kind as u64 == code)
     }
 
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Barrier,
         Self::Min,
         Self::Max,
@@ -45,6 +47,7 @@ impl Kind {
         Self::And,
         Self::Each,
         Self::Gather,
+        Self::GatherBytes,
     ];
 
     /// Folds one contribution into an accumulated slot, where that can be done row by row.
@@ -55,8 +58,17 @@ impl Kind {
             Self::Max => accumulated.max(contribution),
             Self::Or => accumulated | contribution,
             Self::And => accumulated & contribution,
-            Self::Barrier | Self::Broadcast | Self::Sum | Self::Each | Self::Gather => accumulated,
+            _ => accumulated,
         }
+    }
+
+    /// Whether it is an operation on slots, or a barrier of none.
+    #[inline(always)]
+    pub(crate) fn reduces(self) -> bool {
+        matches!(
+            self,
+            Self::Barrier | Self::Min | Self::Max | Self::Sum | Self::Or | Self::And
+        )
     }
 
     /// Whether the rows can be folded as they come. Else all rows are read when all are there: a sum is judged by its
@@ -75,7 +87,7 @@ impl Kind {
             Self::Or => accumulated | contribution,
             Self::And => accumulated & contribution,
             Self::Sum => accumulated + contribution,
-            Self::Barrier | Self::Broadcast | Self::Each | Self::Gather => accumulated,
+            _ => accumulated,
         }
     }
 }
@@ -119,6 +131,7 @@ impl fmt::Display for Kind {
             Self::And => "and",
             Self::Each => "each",
             Self::Gather => "gather",
+            Self::GatherBytes => "gather bytes",
         })
     }
 }
@@ -311,6 +324,15 @@ impl CallView {
                 names.join(",")
             }
             (Shape::Described(root), Some(Kind::Broadcast)) => format!("root {root}"),
+            (Shape::Described(_), Some(Kind::GatherBytes)) => "bytes".to_owned(),
+            // Below the crc32 of the operations the number of slots.
+            (Shape::Described(word), Some(Kind::Each)) => {
+                format!(
+                    "{} slots, operations {:08x}",
+                    word & u64::from(u32::MAX),
+                    word >> 32
+                )
+            }
             (Shape::Slots(1) | Shape::Described(1), _) => "1 slot".to_owned(),
             (Shape::Slots(n) | Shape::Described(n), _) => format!("{n} slots"),
         }
@@ -336,7 +358,7 @@ mod tests {
     fn any_call() -> impl Strategy<Value = (u64, u64, Width, Form, u16)> {
         (
             any::<u64>(),
-            1_u64..=9,
+            1_u64..=10,
             prop_oneof![(0_usize..=8).prop_map(Width::Slots), Just(Width::Wide)],
             prop_oneof![Just(Form::Short), Just(Form::Full)],
             any::<u16>(),
@@ -346,7 +368,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_stamp_returns_what_it_was_made_of((round, kind, width, form, label) in any_call()) {
-            let kind = Kind::from_code(kind).expect("1 to 9 are kinds");
+            let kind = Kind::from_code(kind).expect("1 to 10 are kinds");
             let stamp = Stamp::new(round, kind, width, form, label);
             prop_assert!(stamp.is_round(round));
             prop_assert!(!stamp.is_round(round.wrapping_add(1)));
@@ -360,7 +382,7 @@ mod tests {
         #[test]
         fn stamps_are_the_same_call_exactly_when_all_but_the_form_agrees(a in any_call(), b in any_call()) {
             let make = |(round, kind, width, form, label): (u64, u64, Width, Form, u16)| {
-                Stamp::new(round, Kind::from_code(kind).expect("1 to 9 are kinds"), width, form, label)
+                Stamp::new(round, Kind::from_code(kind).expect("1 to 10 are kinds"), width, form, label)
             };
             let equal = Stamp::low(a.0) == Stamp::low(b.0) && a.1 == b.1 && a.2 == b.2 && a.4 == b.4;
             prop_assert_eq!(make(a).same_call(make(b)), equal);

@@ -7,8 +7,12 @@ use crate::sync::{AtomicU64, Futex};
 
 /// Most ranks of one table.
 pub const MAX_RANKS: usize = 64;
+/// Most bytes of a table.
+const TABLE_BYTES: usize = 64 * 1024;
 /// Most slots of a row.
 pub const MAX_SLOTS: usize = 8;
+/// Most bytes of one slot of a ring, and so of a fragment.
+pub(crate) const LONGEST_FRAGMENT: usize = 1 << 16;
 /// Longest label in bytes.
 pub const LABEL_BYTES: usize = 42;
 
@@ -16,30 +20,37 @@ pub const LABEL_BYTES: usize = 42;
 pub const REASON_BYTES: usize = 8 * TEXT_WORDS;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
-/// Version of the layout of a table. Ranks of one job must have the same.
+/// Version of the layout of a segment. Ranks of one job must have the same.
 pub const LAYOUT_VERSION: u64 = 2;
+/// Numbers that a geometry is made of.
+pub(crate) const SHAPE_WORDS: usize = 3;
 pub(crate) const LABELS: usize = 64;
 pub(crate) const LABEL_WORDS: usize = if cfg!(loom) { 2 } else { 6 };
 pub(crate) const TEXT_WORDS: usize = if cfg!(loom) { 1 } else { 22 };
 
 /// What a segment is, written once by its creator before `ready`.
+///
+/// Magic, version and ready stay where they are in every version, so that two versions know each other for what they are.
 #[cfg_attr(not(loom), repr(C, align(128)))]
 #[derive(Debug, Default)]
 pub(crate) struct Header {
     pub(crate) magic: AtomicU64,
     pub(crate) version: AtomicU64,
-    pub(crate) ranks: AtomicU64,
-    pub(crate) depth: AtomicU64,
-    pub(crate) first_round: AtomicU64,
-    /// Ranks of one group of the exchange in two hops; zero where every rank reads every row.
-    pub(crate) radix: AtomicU64,
+    /// A table or a ring.
+    pub(crate) kind: AtomicU64,
+    /// The first round of a table, the first slot of a ring.
+    pub(crate) first: AtomicU64,
     pub(crate) generation: AtomicU64,
     pub(crate) nonce: [AtomicU64; 2],
-    /// Non-zero once everything above, and every row, is in place.
+    /// Ranks of one group of an exchange in two hops; zero where every rank reads every row.
+    pub(crate) radix: AtomicU64,
+    /// Non-zero once everything else in this header, and behind it, is in place.
     pub(crate) ready: AtomicU64,
+    /// The numbers of its geometry.
+    pub(crate) shape: [AtomicU64; SHAPE_WORDS],
 }
 
-/// The line that stays shared in every cache while nobody sleeps and nobody gives up.
+/// The line that stays shared in every cache while nobody sleeps and nobody gives up. A ring has no outcome word.
 #[cfg_attr(not(loom), repr(C, align(128)))]
 #[derive(Debug, Default)]
 pub(crate) struct Control {
@@ -57,9 +68,9 @@ pub(crate) struct Control {
 pub(crate) struct Member {
     /// Proof of attachment: a random word that its peers learn by another way too.
     pub(crate) token: AtomicU64,
-    /// The last round whose data, travelling elsewhere, this rank holds in full.
+    /// The last round whose data, travelling elsewhere, this rank holds in full; in a ring, the last slot it has read.
     pub(crate) done: AtomicU64,
-    /// Non-zero once this rank has left in good order.
+    /// Non-zero once this rank has left.
     pub(crate) closed: AtomicU64,
 }
 
@@ -112,10 +123,16 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of a table, or `None` outside of 1 to [`MAX_RANKS`] ranks and 1, 2, 4 or 8 rounds in flight.
+    /// The geometry of a table, or `None` outside of 1 to [`MAX_RANKS`] ranks and 1, 2, 4 or 8 rounds in flight, or if it
+    /// took more than 64 KiB: of 64 ranks 2 rounds may be in flight, of 32 ranks 4.
     #[must_use]
     pub const fn new(ranks: usize, depth: usize) -> Option<Self> {
         if ranks == 0 || ranks > MAX_RANKS || depth > 8 || !depth.is_power_of_two() {
+            return None;
+        }
+        // The parts of a table, in their order; `Offsets` asserts the sum.
+        let bytes = 256 + ranks * (128 + 256) + 64 * 48 + ranks * 2 * depth * 128;
+        if bytes > TABLE_BYTES {
             return None;
         }
         Some(Self { ranks, depth })
@@ -209,7 +226,8 @@ mod offsets {
         assert!(
             size_of::<Header>() == 128
                 && align_of::<Header>() == 128
-                && offset_of!(Header, ready) == 72
+                && offset_of!(Header, version) == 8
+                && offset_of!(Header, ready) == 64
         );
         assert!(
             size_of::<Control>() == 128
@@ -236,11 +254,12 @@ mod offsets {
             ranks: 64,
             depth: 2,
         });
-        assert!(widest.end <= 64 * 1024 && widest.rows.is_multiple_of(128));
+        assert!(widest.end == 256 + 64 * (128 + 256) + 64 * 48 + 64 * 4 * 128);
+        assert!(widest.end <= super::TABLE_BYTES && widest.rows.is_multiple_of(128));
         let usual = Offsets::of(Geometry {
             ranks: 32,
             depth: 4,
         });
-        assert!(usual.end <= 64 * 1024);
+        assert!(usual.end <= super::TABLE_BYTES);
     };
 }

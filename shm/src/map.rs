@@ -4,29 +4,40 @@
 //! unlinks by name what it created; here it only maps a file that `segment` has created or checked itself.
 
 use rustix::fs::{Mode, OFlags};
+use std::fmt;
 use std::path::Path;
 
 /// Where named segments live unless a folder is given.
 const SHM: &str = "/dev/shm";
 
-/// Memory mapped from a file.
-pub(crate) enum Map {
+/// Memory mapped from a file. Public only in the signature of a trait that nobody else can implement for want of one.
+pub struct Map(Mapping);
+
+enum Mapping {
     Named(shared_memory::Shmem),
     File(memmap2::MmapRaw),
 }
 
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map")
+            .field("bytes", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Map {
     pub(crate) fn base(&self) -> *mut u8 {
-        match self {
-            Self::Named(map) => map.as_ptr(),
-            Self::File(map) => map.as_mut_ptr(),
+        match &self.0 {
+            Mapping::Named(map) => map.as_ptr(),
+            Mapping::File(map) => map.as_mut_ptr(),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Named(map) => map.len(),
-            Self::File(map) => map.len(),
+        match &self.0 {
+            Mapping::Named(map) => map.len(),
+            Mapping::File(map) => map.len(),
         }
     }
 
@@ -41,13 +52,13 @@ impl Map {
                 shared_memory::ShmemConf::new()
                     .os_id(format!("/{name}"))
                     .open()
-                    .map(Self::Named)
+                    .map(|map| Self(Mapping::Named(map)))
                     .map_err(|error| std::io::Error::other(error.to_string()))
             }
             _ => {
                 let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = rustix::fs::open(path, flags, Mode::empty())?;
-                memmap2::MmapRaw::map_raw(&file).map(Self::File)
+                memmap2::MmapRaw::map_raw(&file).map(|map| Self(Mapping::File(map)))
             }
         }
     }

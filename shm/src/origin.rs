@@ -113,9 +113,9 @@ impl Reason<'_> {
         let origin = storage.origin(me);
         let (cause, ranks) = match self {
             Self::Timeout { ranks, .. } => (TIMEOUT, *ranks),
-            Self::Died { rank } => (DIED, 1 << rank),
-            Self::Closed { rank } => (CLOSED, 1 << rank),
-            Self::Mismatch { rank } => (MISMATCH, 1 << rank),
+            Self::Died { rank } => (DIED, bit(*rank)),
+            Self::Closed { rank } => (CLOSED, bit(*rank)),
+            Self::Mismatch { rank } => (MISMATCH, bit(*rank)),
             Self::Aborted { origin, .. } => {
                 (ABORTED, origin.map_or(0, |origin| u64::from(origin) + 1))
             }
@@ -146,6 +146,14 @@ impl Reason<'_> {
             Self::Died { .. } | Self::Closed { .. } => {}
         }
     }
+}
+
+/// The bit of a rank; none for a number that no rank has.
+fn bit(rank: usize) -> u64 {
+    u32::try_from(rank)
+        .ok()
+        .and_then(|rank| 1_u64.checked_shl(rank))
+        .unwrap_or(0)
 }
 
 impl OriginCall {

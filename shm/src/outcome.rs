@@ -164,7 +164,7 @@ pub(crate) fn give_up(
         control.decide(round, State::Failed { by: me })
     };
     if outcome != State::Complete {
-        crate::park::wake(storage);
+        crate::park::wake(control);
     }
     outcome
 }

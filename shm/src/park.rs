@@ -1,7 +1,7 @@
 //! Waiting: bare polls, a spin bounded in time, yields, then sleep on a shared futex in slices.
 
 use crate::habit::Habit;
-use crate::storage::Storage;
+use crate::layout::Control;
 use crate::sync::{AtomicU64, Ordering, full_fence};
 use std::cell::Cell;
 use std::time::Duration;
@@ -194,16 +194,16 @@ impl Waits {
     /// since the ticket was read, and the kernel returns at once.
     pub(crate) fn sleep(
         &self,
-        storage: &Storage,
+        control: &Control,
         me: usize,
         round: u64,
         slice: Duration,
         look: impl FnOnce() -> bool,
     ) {
-        let (futex, waiters) = (&storage.control().futex, waiters(storage, round));
+        let (futex, waiters) = (&control.futex, waiters(control, round));
         let ticket = futex.ticket();
         waiters.fetch_or(1 << me, Ordering::Relaxed);
-        // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4 and W1.
+        // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4, W1, S3 and T3.
         full_fence("P2");
         if !look() {
             self.count(|effort| effort.sleeps += 1);
@@ -214,16 +214,15 @@ impl Waits {
 
     /// Wakes whoever sleeps in `round`; a full fence lies between what this rank wrote for it and this call.
     #[inline(always)]
-    pub(crate) fn wake(&self, storage: &Storage, round: u64) {
-        if take(waiters(storage, round)) {
-            storage.control().futex.wake_all();
+    pub(crate) fn wake(&self, control: &Control, round: u64) {
+        if wake_fenced(control, round) {
             self.count(|effort| effort.wakes += 1);
         }
     }
 
     /// Whether anybody sleeps in `round`; a full fence lies between what this rank wrote for it and this call.
-    pub(crate) fn anybody_sleeps(storage: &Storage, round: u64) -> bool {
-        waiters(storage, round).load(Ordering::Relaxed) != 0
+    pub(crate) fn anybody_sleeps(control: &Control, round: u64) -> bool {
+        waiters(control, round).load(Ordering::Relaxed) != 0
     }
 
     fn count(&self, what: impl FnOnce(&mut Effort)) {
@@ -478,19 +477,28 @@ pub(crate) use climb::Climb;
 
 /// Who sleeps in `round`. No rank is two rounds ahead of another that has yet to wake somebody.
 #[inline(always)]
-fn waiters(storage: &Storage, round: u64) -> &AtomicU64 {
-    &storage.control().waiters[usize::from(round % 2 == 1)]
+fn waiters(control: &Control, round: u64) -> &AtomicU64 {
+    &control.waiters[usize::from(round % 2 == 1)]
 }
 
 /// Wakes whoever sleeps in any round, after a word was written that can end all waits.
-pub(crate) fn wake(storage: &Storage) {
-    let control = storage.control();
+pub(crate) fn wake(control: &Control) {
     // ORDERING [W1] SeqCst fence between that word and the look at the waiters: pairs with P2.
     full_fence("W1");
     let [even, odd] = control.waiters.each_ref().map(take);
     if even || odd {
         control.futex.wake_all();
     }
+}
+
+/// Wakes whoever sleeps in `round`, if anybody does; a full fence lies between what this rank wrote for it and this call.
+#[inline(always)]
+pub(crate) fn wake_fenced(control: &Control, round: u64) -> bool {
+    let any = take(waiters(control, round));
+    if any {
+        control.futex.wake_all();
+    }
+    any
 }
 
 /// Takes the bits of all `waiters`; whether there were any. A full fence lies between the word that ends their wait and

@@ -53,7 +53,7 @@ impl Seat {
         let _speaking = self.speaking.lock();
         let complete = || {
             is_complete(&self.storage, self.me, round) || {
-                // ORDERING [F5] SeqCst fence between the look at rows and `unsettled`: pairs with F1 and F4 of peers. A
+                // ORDERING [F5] SeqCst fence between the look at rows and `unsettled`: pairs with R1, R5 and F2 of peers. A
                 // row or `done` of a later round was written after this rank had settled the present one, and said so.
                 full_fence("F5");
                 // RULE [O6] What this rank has settled has completed, whatever the buffers hold by now.

@@ -1,11 +1,11 @@
-//! The named segment a table lives in: created whole, attached with proof, unlinked as soon as all have it.
+//! The named segment a table or a ring lives in: created whole, attached with proof, unlinked as soon as all have it.
 
-use crate::layout::{Geometry, LAYOUT_VERSION, MAGIC, Offsets};
+use crate::header::{Identity, Preamble, Shape};
+use crate::layout::{Geometry, Offsets};
 use crate::locks::Locks;
 use crate::map::Map;
 use crate::process::Process;
 use crate::storage::Storage;
-use crate::sync::{Ordering, order};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -82,27 +82,55 @@ impl fmt::Display for SegmentError {
 
 impl std::error::Error for SegmentError {}
 
-/// What a segment must be for this job: compared with what its header says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Ranks and rounds in flight.
-    pub geometry: Geometry,
-    /// How often the group has been made anew under its name.
-    pub generation: u64,
-    /// The random number of the job.
-    pub nonce: [u64; 2],
+/// What a segment can hold, told by its geometry: a table ([`Geometry`]) or a ring
+/// ([`RingGeometry`](crate::RingGeometry)).
+pub trait Contents: Shape {
+    /// The memory, as the seats of its ranks want it.
+    type Storage;
+
+    /// How many bytes it takes.
+    fn bytes(self) -> usize;
+
+    /// The contents of a mapping that is large enough.
+    fn mapped(self, map: Map) -> Option<Self::Storage>;
+
+    /// What the contents begin with.
+    fn preamble(storage: &Self::Storage) -> Preamble<'_>;
+
+    /// Writes all that must be there before anybody else has the segment. `first` is the first round or slot.
+    fn prepare(storage: &Self::Storage, first: u64);
 }
 
-/// One rank's hold on the segment of its group.
-pub struct Segment {
+impl Contents for Geometry {
+    type Storage = Storage;
+
+    fn bytes(self) -> usize {
+        Offsets::of(self).end
+    }
+
+    fn mapped(self, map: Map) -> Option<Storage> {
+        Storage::mapped(self, map)
+    }
+
+    fn preamble(storage: &Storage) -> Preamble<'_> {
+        storage.preamble()
+    }
+
+    fn prepare(storage: &Storage, first: u64) {
+        storage.prepare(first);
+    }
+}
+
+/// One rank's hold on a segment of its group.
+pub struct Segment<G: Contents = Geometry> {
     /// Dropped before the locks: while the name is there, so is its holder.
     name: Option<Name>,
-    storage: Arc<Storage>,
+    storage: Arc<G::Storage>,
     locks: Locks,
     path: PathBuf,
 }
 
-impl fmt::Debug for Segment {
+impl<G: Contents> fmt::Debug for Segment<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Segment")
             .field("path", &self.path)
@@ -135,19 +163,35 @@ impl Drop for Name {
     }
 }
 
-impl Segment {
+impl<G: Contents> Segment<G> {
     /// Makes a segment under a name that must be free, with all its space reserved, and takes the lock of `rank` in it.
     ///
-    /// The segment is removed when this value is dropped, unless it was [unlinked](Segment::unlink) before.
+    /// `first` is the first round of a table, the first slot of a ring. The segment is removed when this value is dropped,
+    /// unless it was [unlinked](Segment::unlink) before.
     ///
     /// # Errors
     ///
     /// A full folder is [`SegmentError::NoSpace`] here and never a signal later.
     pub fn create(
         path: &Path,
-        identity: &Identity,
-        first_round: u64,
+        identity: &Identity<G>,
+        first: u64,
         rank: usize,
+    ) -> Result<Self, SegmentError> {
+        Self::create_with(path, identity, first, rank, |_| ())
+    }
+
+    /// As [`Segment::create`]; `finish` may change the contents before anybody else can have them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Segment::create`].
+    pub fn create_with(
+        path: &Path,
+        identity: &Identity<G>,
+        first: u64,
+        rank: usize,
+        finish: impl FnOnce(&G::Storage),
     ) -> Result<Self, SegmentError> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -166,7 +210,7 @@ impl Segment {
         // Before the file has a size: who meets the name later can tell whether its creator lives.
         let locks = Locks::hold(file, rank).map_err(|error| io_error(path, &error))?;
         let file = locks.file();
-        let needed = Offsets::of(identity.geometry).end as u64;
+        let needed = identity.geometry.bytes() as u64;
         let reserve = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, needed);
         rustix::io::retry_on_intr(reserve).map_err(|error| match error {
             rustix::io::Errno::NOSPC => SegmentError::NoSpace {
@@ -177,8 +221,9 @@ impl Segment {
             other => io(other),
         })?;
         let storage = map(path, file, identity.geometry)?;
-        storage.prepare(first_round);
-        storage.announce(identity);
+        G::prepare(&storage, first);
+        finish(&storage);
+        G::preamble(&storage).announce(identity);
         Ok(Self {
             storage: Arc::new(storage),
             locks,
@@ -192,7 +237,7 @@ impl Segment {
     /// # Errors
     ///
     /// Anything but a finished segment of this job, this layout and this user.
-    pub fn attach(path: &Path, identity: &Identity, rank: usize) -> Result<Self, SegmentError> {
+    pub fn attach(path: &Path, identity: &Identity<G>, rank: usize) -> Result<Self, SegmentError> {
         // A FIFO must not block the opener, hence NONBLOCK.
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file =
@@ -208,14 +253,16 @@ impl Segment {
         if found.st_uid != rustix::process::geteuid().as_raw() {
             return Err(foreign(format!("owned by uid {}", found.st_uid)));
         }
-        if found.st_size.cast_unsigned() < Offsets::of(identity.geometry).end as u64 {
+        if found.st_size.cast_unsigned() < identity.geometry.bytes() as u64 {
             return Err(SegmentError::NotReady { path: path.into() });
         }
         let storage = map(path, &file, identity.geometry)?;
-        storage.check(identity).map_err(|what| match what {
-            Some(found) => foreign(found),
-            None => SegmentError::NotReady { path: path.into() },
-        })?;
+        G::preamble(&storage)
+            .check(identity)
+            .map_err(|what| match what {
+                Some(found) => foreign(found),
+                None => SegmentError::NotReady { path: path.into() },
+            })?;
         let locks = Locks::hold(file, rank).map_err(|error| io_error(path, &error))?;
         Ok(Self {
             storage: Arc::new(storage),
@@ -233,10 +280,7 @@ impl Segment {
 
     /// Writes the proof that `rank` sees this memory.
     pub fn prove(&self, rank: usize, token: u64) {
-        self.storage
-            .member(rank)
-            .token
-            .store(token, Ordering::Relaxed);
+        G::preamble(&self.storage).prove(rank, token);
     }
 
     /// The proof that `rank` has written, to be compared with what it says by another way.
@@ -244,7 +288,7 @@ impl Segment {
     /// What it says by that other way, a message received, orders the write before this read.
     #[must_use]
     pub fn proof(&self, rank: usize) -> u64 {
-        self.storage.member(rank).token.load(Ordering::Relaxed)
+        G::preamble(&self.storage).proof(rank)
     }
 
     /// Removes the name; the memory lives on in those who have it. Does nothing for those who did not create it.
@@ -252,14 +296,14 @@ impl Segment {
         self.name = None;
     }
 
-    /// The table's memory and the locks of its ranks. A name still linked is removed.
+    /// The memory and the locks of its ranks. A name still linked is removed.
     #[must_use]
-    pub fn into_parts(self) -> (Arc<Storage>, Locks) {
+    pub fn into_parts(self) -> (Arc<G::Storage>, Locks) {
         (self.storage, self.locks)
     }
 }
 
-fn map(path: &Path, file: &OwnedFd, geometry: Geometry) -> Result<Storage, SegmentError> {
+fn map<G: Contents>(path: &Path, file: &OwnedFd, geometry: G) -> Result<G::Storage, SegmentError> {
     let map = Map::of(path).map_err(|error| io_error(path, &error))?;
     // Mapped by name: it must still mean the file that was checked and carries the locks.
     let same = rustix::fs::lstat(path)
@@ -270,63 +314,9 @@ fn map(path: &Path, file: &OwnedFd, geometry: Geometry) -> Result<Storage, Segme
             found: "it was replaced".to_owned(),
         });
     }
-    Storage::mapped(geometry, map).ok_or_else(|| SegmentError::NotReady { path: path.into() })
-}
-
-impl Storage {
-    /// Says what the segment is; the ready word comes last.
-    fn announce(&self, identity: &Identity) {
-        let header = self.header();
-        header.magic.store(MAGIC, Ordering::Relaxed);
-        header.version.store(LAYOUT_VERSION, Ordering::Relaxed);
-        header
-            .ranks
-            .store(identity.geometry.ranks() as u64, Ordering::Relaxed);
-        header
-            .depth
-            .store(identity.geometry.depth() as u64, Ordering::Relaxed);
-        header
-            .generation
-            .store(identity.generation, Ordering::Relaxed);
-        for (word, value) in header.nonce.iter().zip(identity.nonce) {
-            word.store(value, Ordering::Relaxed);
-        }
-        // ORDERING [H1] Release: pairs with the load in check(); publishes the header and every row.
-        header.ready.store(1, order("H1", Ordering::Release));
-    }
-
-    /// Whether this is the segment it should be: `Err(None)` while it is not ready, else what differs.
-    fn check(&self, identity: &Identity) -> Result<(), Option<String>> {
-        let header = self.header();
-        // ORDERING [H2] Acquire: pairs with the store in announce().
-        if header.ready.load(order("H2", Ordering::Acquire)) == 0 {
-            return Err(None);
-        }
-        let expected = [
-            ("magic", &header.magic, MAGIC),
-            ("layout version", &header.version, LAYOUT_VERSION),
-            (
-                "number of ranks",
-                &header.ranks,
-                identity.geometry.ranks() as u64,
-            ),
-            (
-                "rounds in flight",
-                &header.depth,
-                identity.geometry.depth() as u64,
-            ),
-            ("generation", &header.generation, identity.generation),
-            ("job", &header.nonce[0], identity.nonce[0]),
-            ("job", &header.nonce[1], identity.nonce[1]),
-        ];
-        for (field, word, wanted) in expected {
-            let found = word.load(Ordering::Relaxed);
-            if found != wanted {
-                return Err(Some(format!("{field} is {found:#x}, not {wanted:#x}")));
-            }
-        }
-        Ok(())
-    }
+    geometry
+        .mapped(map)
+        .ok_or_else(|| SegmentError::NotReady { path: path.into() })
 }
 
 fn refused(path: &Path, error: rustix::io::Errno) -> SegmentError {
@@ -427,7 +417,7 @@ mod tests {
             assert!(crate::Liveness::alive(&locks, 1));
             drop(two);
             assert!(!crate::Liveness::alive(&locks, 1));
-            assert_eq!(storage.member(1).token.load(Ordering::Relaxed), 77);
+            assert_eq!(storage.preamble().proof(1), 77);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The memory a table lives in: a mapped segment, the heap of one process, or the boxes of a model.
 
 use crate::call::Stamp;
+use crate::header::Preamble;
 use crate::layout::{Control, Geometry, Header, Label, Member, Origin, Row};
 use crate::outcome::{State, Word};
 use crate::sync::Ordering::Relaxed;
@@ -29,7 +30,7 @@ impl Storage {
     /// Nobody else may have the table yet: whatever hands it over orders these writes.
     pub(crate) fn prepare(&self, first_round: u64) {
         let before = first_round.wrapping_sub(1);
-        self.header().first_round.store(first_round, Relaxed);
+        self.header().first.store(first_round, Relaxed);
         self.control()
             .outcome
             .store(Word::new(before, State::Complete).bits(), Relaxed);
@@ -53,12 +54,21 @@ impl Storage {
     /// If that makes a single group, or as many groups as ranks.
     #[must_use]
     pub fn with_radix(self, radix: usize) -> Self {
+        self.set_radix(radix);
+        self
+    }
+
+    /// As [`Storage::with_radix`], in place.
+    ///
+    /// # Panics
+    ///
+    /// As [`Storage::with_radix`].
+    pub fn set_radix(&self, radix: usize) {
         assert!(
             radix == 0 || (2..self.geometry.ranks()).contains(&radix),
             "no two hops within groups of {radix}"
         );
         self.header().radix.store(radix as u64, Relaxed);
-        self
     }
 
     /// What [`Storage::with_radix`] has set; zero for what makes no sense.
@@ -69,8 +79,40 @@ impl Storage {
             .unwrap_or(0)
     }
 
+    /// In a model, the bytes of a segment before its creator has written any.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn blank(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            cells: cells::Cells::heap(geometry),
+        }
+    }
+
+    /// In a model, what a creator writes before it announces the segment.
+    #[cfg(loom)]
+    pub fn fill(&self, first_round: u64) {
+        self.prepare(first_round);
+    }
+
+    /// In a model, whether an opener sees all of what [`Storage::fill`] has written.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn is_filled(&self, first_round: u64) -> bool {
+        let before = first_round.wrapping_sub(1);
+        self.first_round() == first_round
+            && self.control().word().about(before).is_eq()
+            && (0..self.geometry.ranks()).all(|rank| self.member(rank).has_finished(before))
+            && (1..=self.geometry.buffers() as u64).all(|back| {
+                let tenant = first_round.wrapping_sub(back);
+                self.rows(tenant)
+                    .iter()
+                    .all(|row| row.stamp().is_round(tenant))
+            })
+    }
+
     pub(crate) fn first_round(&self) -> u64 {
-        self.header().first_round.load(Relaxed)
+        self.header().first.load(Relaxed)
     }
 
     /// In a model, ends all sleeps as the end of a slice would, from now on.
@@ -105,6 +147,14 @@ impl Storage {
         &self.cells.members(self.geometry)[rank]
     }
 
+    /// What every segment begins with.
+    pub fn preamble(&self) -> Preamble<'_> {
+        Preamble {
+            header: self.header(),
+            members: self.cells.members(self.geometry),
+        }
+    }
+
     pub(crate) fn origin(&self, rank: usize) -> &Origin {
         &self.cells.origins(self.geometry)[rank]
     }
@@ -126,93 +176,45 @@ mod cells {
     use super::{Control, Geometry, Header, Label, Member, Origin, Row};
     use crate::layout::{LABELS, Offsets};
     use crate::map::Map;
-    use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-    use std::fmt;
-    use std::ptr::NonNull;
+    use crate::region::Region;
 
-    const ALIGN: usize = 128;
-
-    /// A region of zeroed or mapped bytes.
+    /// The parts of a table in one region.
     ///
-    /// Invariant, established by the two constructors and relied on by every method: `base` is aligned to 128 bytes and
-    /// at least `Offsets::of(geometry).end` bytes are readable and writable behind it for as long as `owner` lives.
-    /// Every type at those offsets consists of atomics for which any bit pattern is valid, so shared references to them
-    /// are sound whatever other threads and processes write.
+    /// Invariant, established by the two constructors: the region holds at least `offsets.end` bytes, and `offsets` are
+    /// those of the geometry that every call passes.
+    #[derive(Debug)]
     pub(super) struct Cells {
-        base: NonNull<u8>,
+        region: Region,
         offsets: Offsets,
-        owner: Owner,
-    }
-
-    enum Owner {
-        Heap(Layout),
-        #[expect(dead_code, reason = "held for its drop, which unmaps")]
-        Map(Map),
-    }
-
-    // SAFETY: the region is reached through atomics only, and its owner is unmapped or freed only by the last holder.
-    unsafe impl Send for Cells {}
-    // SAFETY: as above.
-    unsafe impl Sync for Cells {}
-
-    impl fmt::Debug for Cells {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.debug_struct("Cells")
-                .field("bytes", &self.offsets.end)
-                .finish_non_exhaustive()
-        }
     }
 
     impl Cells {
         pub(super) fn heap(geometry: Geometry) -> Self {
             let offsets = Offsets::of(geometry);
-            let Ok(layout) = Layout::from_size_align(offsets.end, ALIGN) else {
-                unreachable!("a table is at most 64 KiB and 128 is a power of two")
-            };
-            // SAFETY: the layout has a size above zero: the header alone is 128 bytes.
-            let base = unsafe { alloc_zeroed(layout) };
-            let Some(base) = NonNull::new(base) else {
-                handle_alloc_error(layout)
-            };
             Self {
-                base,
+                region: Region::heap(offsets.end),
                 offsets,
-                owner: Owner::Heap(layout),
             }
         }
 
         pub(super) fn mapped(geometry: Geometry, map: Map) -> Option<Self> {
             let offsets = Offsets::of(geometry);
-            let base = NonNull::new(map.base())?;
-            let fits = map.len() >= offsets.end && base.as_ptr().addr().is_multiple_of(ALIGN);
-            fits.then_some(Self {
-                base,
-                offsets,
-                owner: Owner::Map(map),
-            })
-        }
-
-        fn place<T>(&self, offset: usize) -> NonNull<T> {
-            // SAFETY: offsets come from Offsets, which lie inside the region (invariant of Cells).
-            unsafe { self.base.add(offset) }.cast()
-        }
-
-        fn at<T>(&self, offset: usize) -> &T {
-            // SAFETY: aligned, in bounds and always valid (invariant of Cells).
-            unsafe { self.place(offset).as_ref() }
+            let region = Region::mapped(map, offsets.end)?;
+            Some(Self { region, offsets })
         }
 
         fn slice<T>(&self, offset: usize, len: usize) -> &[T] {
-            // SAFETY: Offsets leaves room for `len` elements there (invariant of Cells).
-            unsafe { std::slice::from_raw_parts(self.place(offset).as_ptr(), len) }
+            // SAFETY: Offsets leaves room for `len` aligned elements there (invariant of Cells), and every structure of
+            // the layout consists of atomics.
+            unsafe { self.region.slice(offset, len) }
         }
 
         pub(super) fn header(&self) -> &Header {
-            self.at(0)
+            &self.slice(0, 1)[0]
         }
 
         pub(super) fn control(&self) -> &Control {
-            self.at(self.offsets.control)
+            &self.slice(self.offsets.control, 1)[0]
         }
 
         pub(super) fn members(&self, geometry: Geometry) -> &[Member] {
@@ -229,15 +231,6 @@ mod cells {
 
         pub(super) fn rows(&self, geometry: Geometry) -> &[Row] {
             self.slice(self.offsets.rows, geometry.ranks() * geometry.buffers())
-        }
-    }
-
-    impl Drop for Cells {
-        fn drop(&mut self) {
-            if let Owner::Heap(layout) = self.owner {
-                // SAFETY: allocated with this layout in `heap`; no reference outlives self.
-                unsafe { dealloc(self.base.as_ptr(), layout) };
-            }
         }
     }
 }

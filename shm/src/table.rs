@@ -11,6 +11,7 @@ use crate::call::{Announcement, Form, Kind, Reduction, Stamp, Width};
 use crate::label::{self, Interned, LabelError};
 use crate::layout::{Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
+use crate::member::Leave;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::State;
 use crate::park::{self, Climb, Effort, Ladder, Step, Waits};
@@ -47,6 +48,8 @@ pub enum RoundError {
         /// The slot.
         slot: usize,
     },
+    /// Slots cannot be reduced with this.
+    NotAReduction(Kind),
     /// Not one operation for each slot.
     Operations {
         /// How many operations.
@@ -66,6 +69,7 @@ impl fmt::Display for RoundError {
             Self::Label(error) => error.fmt(f),
             Self::TooWide(slots) => write!(f, "{slots} slots do not fit a row of {MAX_SLOTS}"),
             Self::Overflow { slot } => write!(f, "the total of slot {slot} does not fit 64 bits"),
+            Self::NotAReduction(kind) => write!(f, "{kind} is no operation on slots"),
             Self::Operations { operations, slots } => {
                 write!(f, "{operations} operations for {slots} slots")
             }
@@ -279,7 +283,8 @@ impl Table {
         slots: &[i64],
     ) -> Result<Posted, RoundError> {
         let kind = match reduction {
-            Reduction::All(kind) => kind,
+            Reduction::All(kind) if kind.reduces() => kind,
+            Reduction::All(kind) => return Err(RoundError::NotAReduction(kind)),
             Reduction::Each(kinds) => return self.post_each(kinds, label, slots),
         };
         let (round, stamp) = self.publish_row(kind, label, slots)?;
@@ -306,6 +311,9 @@ impl Table {
         }
         if label.is_empty() {
             return Err(LabelError::Length.into());
+        }
+        if let Some(kind) = kinds.iter().find(|kind| !kind.reduces()) {
+            return Err(RoundError::NotAReduction(*kind));
         }
         let mut each = [Kind::Barrier; MAX_SLOTS];
         each[..kinds.len()].copy_from_slice(kinds);
@@ -352,7 +360,14 @@ impl Table {
             return Err(RoundError::TooWide(slots.len()));
         }
         let timeout = self.land_all(timeout)?;
-        let posted = self.post(Kind::Gather.into(), label, slots)?;
+        let kind = Kind::Gather;
+        let (round, stamp) = self.publish_row(kind, label, slots)?;
+        let posted = Posted {
+            round,
+            stamp,
+            kind,
+            each: [kind; MAX_SLOTS],
+        };
         let mut buffer = [0; MAX_SLOTS];
         let row = &mut buffer[..slots.len()];
         let settled = self.gather(posted, slots, row, timeout);
@@ -439,9 +454,13 @@ impl Table {
 
     /// What every rank contributed to `slot` of the round settled last, which must have been a reduction of that width.
     ///
-    /// Valid until this rank's next call: its peers cannot reuse the rows before.
+    /// Valid until this rank's next call: its peers cannot reuse the rows before. `None` too while as many rounds are in
+    /// flight as may be: a peer may be ahead by so many, and has the rows of the settled one by then.
     #[must_use]
     pub fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
+        if self.flight.len() >= self.geometry().depth() {
+            return None;
+        }
         let read = |row: &Row| {
             let stamp = row.stamp();
             let mut slots = [0; MAX_SLOTS];
@@ -492,6 +511,40 @@ impl Table {
         self.settle(round, settled).map(|()| None)
     }
 
+    /// Gives `label` its number, so that no later call with it is refused for want of one.
+    ///
+    /// # Errors
+    ///
+    /// [`RoundError::Label`] if there is no number for it, [`RoundError::Forked`] in a forked child.
+    pub fn intern(&mut self, label: &str) -> Result<(), RoundError> {
+        if !self.seat.owner.is_here() {
+            return Err(RoundError::Forked);
+        }
+        self.labels.id(&self.seat.storage, label)?;
+        Ok(())
+    }
+
+    /// Whether the next round can still complete: looks at the outcome word, and after every peer that has not published
+    /// its row. Does not block. For ranks that do something else, elsewhere, while the others wait for them.
+    ///
+    /// # Errors
+    ///
+    /// The failure of that round, if somebody gave up on it, died or left.
+    pub fn watch(&mut self) -> Result<(), RoundError> {
+        if self.closed || !self.seat.owner.is_here() || self.failure.is_some() {
+            return Err(self.refuse());
+        }
+        let round = self.next;
+        let result = match self.ended(round) {
+            Some(failure) => Err(failure),
+            None => {
+                let published = self.row_watch(self.seat.storage.rows(round), round);
+                self.inspect(round, self.others(), &|peer| published(peer).is_some())
+            }
+        };
+        result.map_err(|failure| self.poison(failure))
+    }
+
     /// What `rank` announced in the last round.
     #[must_use]
     pub fn announced(&self, rank: usize) -> Announcement {
@@ -503,8 +556,8 @@ impl Table {
     pub fn close(&mut self) {
         if !self.closed && self.seat.owner.is_here() {
             self.closed = true;
-            self.seat.storage.member(self.seat.me).close();
-            park::wake(&self.seat.storage);
+            self.seat.storage.member(self.seat.me).leave(Leave::Closed);
+            park::wake(self.seat.storage.control());
         }
     }
 
@@ -520,6 +573,7 @@ impl Table {
         if self.closed
             || !seat.owner.is_here()
             || matches!(seat.storage.control().word().state(), State::Failed { .. })
+            || self.has_left_a_round()
         {
             return Err(self.refuse());
         }
@@ -543,13 +597,39 @@ impl Table {
     /// Why a call cannot begin: the failure itself the first time, then the memory of it.
     #[cold]
     fn refuse(&mut self) -> RoundError {
-        if !self.seat.owner.is_here() {
-            return RoundError::Forked;
+        if let Err(forked) = self.owned() {
+            return forked;
         }
         match (&self.failure, self.ended(self.next)) {
             (Some(failure), _) => RoundError::Poisoned(failure.clone()),
             (None, Some(failure)) => self.poison(failure),
-            (None, None) => RoundError::Closed,
+            (None, None) if self.closed => RoundError::Closed,
+            (None, None) => self.fail_what_was_left(),
+        }
+    }
+
+    /// Whether a round of this rank is published, not settled and not in flight: its call ended by a panic that somebody
+    /// caught, or it was announced and forgotten. Nobody may go on behind it, for its outcome is open.
+    #[inline(always)]
+    fn has_left_a_round(&self) -> bool {
+        self.next.wrapping_sub(self.last) != self.flight.len() as u64 + 1
+    }
+
+    #[cold]
+    fn fail_what_was_left(&mut self) -> RoundError {
+        // If it has completed elsewhere, the next one fails.
+        self.aborter()
+            .abort("a call of this rank was left before its end");
+        let failure = self.ended(self.next);
+        self.poison(failure.unwrap_or_else(|| contradiction(self.next, self.seat.me)))
+    }
+
+    /// Whether this is the process that sat down here.
+    fn owned(&self) -> Result<(), RoundError> {
+        if self.seat.owner.is_here() {
+            Ok(())
+        } else {
+            Err(RoundError::Forked)
         }
     }
 
@@ -595,7 +675,7 @@ impl Table {
         let mut stranger = scan(&mut pending);
         if pending == 0 {
             // Only who finds everything there at the first look can be what a sleeper waits for.
-            self.waits.wake(&seat.storage, round);
+            self.waits.wake(seat.storage.control(), round);
         }
         let mut climb = Climb::new(&self.waits, round, timeout);
         let (mut complete, mut told) = (false, false);
@@ -613,7 +693,7 @@ impl Table {
             } else {
                 match climb.step(|slice| {
                     self.waits
-                        .sleep(&seat.storage, seat.me, round, slice, asleep);
+                        .sleep(seat.storage.control(), seat.me, round, slice, asleep);
                 }) {
                     Step::Again => {}
                     Step::Slice { waited } => {
@@ -677,7 +757,7 @@ impl Table {
             // The order matters: a rank publishes, then closes, then loses its lock. Test the lock first, `closed` second,
             // the stamps last; what is still overlooked the outcome corrects.
             let alive = self.peers.as_ref().is_none_or(|peers| peers.alive(rank));
-            let closed = self.seat.storage.member(rank).has_closed();
+            let closed = self.seat.storage.member(rank).left().is_some();
             if (alive && !closed) || arrived(rank) {
                 continue;
             }

@@ -21,9 +21,9 @@ const HANGS: Duration = Duration::from_secs(30);
 
 const RANKS: usize = 2;
 const HEADER_BYTES: usize = 128;
-/// The layout version is the second word of the header, the ready word its tenth.
+/// The layout version is the second word of the header, the ready word its ninth.
 const VERSION: usize = 1;
-const READY: usize = 9;
+const READY: usize = 8;
 /// The outcome word comes first after the header.
 const OUTCOME: usize = HEADER_BYTES / 8;
 

@@ -2,12 +2,16 @@
 
 #![cfg(not(loom))]
 
+#[path = "harness/process.rs"]
+mod process;
+
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, pause};
+use nix::unistd::{Pid, pause};
+use process::{child, ended};
 use rankpact_shm::{
-    Cause, CloseOnFork, Failure, Geometry, Identity, Kind, Ladder, Missing, RoundError, Segment,
-    Table,
+    Announcement, Cause, CloseOnFork, Failure, Geometry, Identity, Kind, Ladder, Missing, Open,
+    RoundError, Segment, Table, Trouble,
 };
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,28 +31,6 @@ fn identity() -> Identity {
 fn table(segment: Segment, rank: usize) -> Table {
     let (storage, locks) = segment.into_parts();
     Table::new(storage, rank, Ladder::auto(2, 2)).with_liveness(Box::new(locks))
-}
-
-/// Runs `body` in a child; its exit code is 0 if it returns true.
-fn child(body: impl FnOnce() -> bool) -> Pid {
-    // SAFETY: the child runs `body` and exits without returning; the harness' other thread only waits for this one.
-    match unsafe { fork() }.expect("a process") {
-        ForkResult::Parent { child } => child,
-        ForkResult::Child => {
-            let good =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
-            // SAFETY: ends the child at once, without the exit handlers of the test harness.
-            unsafe { nix::libc::_exit(i32::from(!good)) }
-        }
-    }
-}
-
-fn ended(pid: Pid) {
-    assert_eq!(
-        waitpid(pid, None),
-        Ok(WaitStatus::Exited(pid, 0)),
-        "an assertion of a child failed"
-    );
 }
 
 /// Rank 1: three rounds, then rank 0 is dead.
@@ -139,10 +121,40 @@ fn a_connection_is_not_inherited() {
     waitpid(sleeper, None).expect("ours");
 }
 
+/// An announced round is its parent's: a child that drops or ends its copy changes nothing.
+fn an_open_round_is_not_inherited() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let alone = Identity {
+        geometry: Geometry::new(1, 1).expect("valid"),
+        ..identity()
+    };
+    let segment = Segment::create(&folder.path().join("segment"), &alone, 1, 0).expect("space");
+    let mut own = table(segment, 0);
+    let data = Announcement {
+        travelling: 1,
+        ..Announcement::default()
+    };
+    type End = fn(Open<'_>) -> bool;
+    let ends: [End; 3] = [
+        |open| open.commit(LONG) == Err(RoundError::Forked),
+        |open| open.fail(Trouble::Other("not from a child")) == RoundError::Forked,
+        |mut open| open.watch() == Err(RoundError::Forked),
+    ];
+    for end in ends {
+        let open = own.announce(Kind::Broadcast, "x", 0, data, LONG);
+        let mut open = open.expect("alone");
+        ended(child(|| end(open.take().expect("data travels"))));
+        let mut open = open.expect("the child took a copy");
+        open.watch().expect("untouched");
+        open.commit(LONG).expect("untouched");
+    }
+}
+
 // One test in this program: a fork beside other tests' threads would copy their locks in whatever state they are.
 #[test]
 fn a_child_owns_nothing_and_hides_nothing() {
     a_connection_is_not_inherited();
+    an_open_round_is_not_inherited();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (path, note) = (folder.path().join("segment"), folder.path().join("sleeper"));
     let (one, two) = (child(|| rank(&path, &note)), child(|| peer(&path)));

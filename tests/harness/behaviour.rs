@@ -2,7 +2,7 @@
 
 use crate::values::{Range, Values, bytes, mix};
 use rankpact_collective::{
-    Call, Error, ErrorKind, Group, Op, Options, PathChoice, PathKind, Timing,
+    Call, Error, ErrorKind, Group, Op, Ops, Options, PathChoice, PathKind, Started, Timing,
 };
 use rankpact_shm::monotonic_ns;
 use std::thread;
@@ -72,6 +72,21 @@ pub fn behaviours() -> Vec<Behaviour> {
             "min and max are right at every width",
             &[2, 3, 4, 8],
             every_width,
+        ),
+        plain(
+            "every operation is right at every width and an overflow fails nothing",
+            &[2, 3, 4],
+            every_operation,
+        ),
+        plain(
+            "rounds in flight come to what their own rows do",
+            &[2, 3, 4],
+            in_flight,
+        ),
+        plain(
+            "every rank gets the values and the bytes of all",
+            &[2, 3, 8],
+            gathers,
         ),
         plain(
             "the smallest and the largest integer survive in every slot",
@@ -150,24 +165,35 @@ fn reduce(group: &mut Group, op: Op, slots: usize, values: Values) -> Checked {
     reduce_at(group, "reduce", op, slots, values)
 }
 
-/// One reduction with the values of its round.
-pub(crate) fn reduce_at(
+/// One reduction with the values of its round. A total that does not fit is an error, and no more than that.
+pub(crate) fn reduce_at<'a>(
     group: &mut Group,
     label: &str,
-    op: Op,
+    ops: impl Into<Ops<'a>>,
     slots: usize,
     values: Values,
 ) -> Checked {
-    let (rank, size, round) = (group.rank(), group.size(), group.round() + 1);
-    let mut row = values.row(rank, round, slots);
-    said(group.all_reduce(op, &mut row, label))?;
-    let wanted = values.reduced(op, size, round, slots);
-    match (0..slots).find(|slot| row[*slot] != wanted[*slot]) {
-        None => Ok(()),
-        Some(slot) => Err(format!(
-            "round {round}, {op} of {slots} slots: slot {slot} is {}, not {}",
-            row[slot], wanted[slot]
-        )),
+    let (ops, round) = (ops.into(), group.round() + 1);
+    let mut row = values.row(group.rank(), round, slots);
+    let done = group.all_reduce(ops, &mut row, label);
+    let row = done.map(|()| row);
+    right(row, values.reduced(ops, group.size(), round, slots))
+        .map_err(|why| format!("round {round}, {ops:?} of {slots} slots: {why}"))
+}
+
+/// Whether a reduction came to `wanted`: the totals, or the slot whose total does not fit.
+fn right(got: Result<Vec<i64>, Error>, wanted: Result<Vec<i64>, usize>) -> Checked {
+    match (got, wanted) {
+        (Ok(got), Ok(wanted)) => match (0..wanted.len()).find(|slot| got[*slot] != wanted[*slot]) {
+            None => Ok(()),
+            Some(slot) => Err(format!(
+                "slot {slot} is {}, not {}",
+                got[slot], wanted[slot]
+            )),
+        },
+        (Err(error), Err(slot)) if *error.kind == (ErrorKind::Overflow { slot }) => Ok(()),
+        (Err(error), _) => Err(error.to_string()),
+        (Ok(_), Err(slot)) => Err(format!("no overflow in slot {slot}")),
     }
 }
 
@@ -278,6 +304,117 @@ fn extremes_in_every_slot(group: &mut Group) -> Checked {
     Ok(())
 }
 
+const OPS: [Op; 5] = [Op::Min, Op::Max, Op::Sum, Op::Or, Op::And];
+
+fn every_operation(group: &mut Group) -> Checked {
+    // Below the half of what a slot can hold most sums fit, beyond it most do not.
+    for values in [SMALL, FULL, MIXED] {
+        for slots in [0, 1, 7, 8, 9, 64, 300, 10_000] {
+            for op in OPS {
+                reduce_at(group, "all", op, slots, values)?;
+            }
+            let each: Vec<Op> = (0..slots).map(|slot| OPS[slot % 5]).collect();
+            reduce_at(group, "each", &each, slots, values)?;
+        }
+    }
+    let wrong = group.all_reduce(&[Op::Min], &mut [1, 2], "each");
+    match wrong {
+        Err(error) if matches!(*error.kind, ErrorKind::Usage(_)) => Ok(()),
+        other => Err(format!("one operation for two slots: {other:?}")),
+    }
+}
+
+fn in_flight(group: &mut Group) -> Checked {
+    let mut held: Vec<(Started, usize, u64)> = Vec::new();
+    let each = [Op::Sum, Op::Min, Op::Or];
+    for turn in 0..200_u64 {
+        // The operations are drawn alike on all ranks, what is started and when it is finished by each for itself.
+        let (shared, own) = (mix(turn), mix(turn << 8 | group.rank() as u64));
+        let ops = ops_of(&each, shared);
+        let slots = if shared % 6 == 5 {
+            3
+        } else {
+            (shared >> 8) as usize % 9
+        };
+        if own % 3 == 0 {
+            reduce_at(group, "flight", ops, slots, SMALL)?;
+        } else {
+            let round = group.round() + 1;
+            let row = SMALL.row(group.rank(), round, slots);
+            let started = said(group.start_all_reduce(ops, &row, "flight"))?;
+            same("the round that was started", &started.round(), &round)?;
+            if own % 3 == 1 {
+                held.push((started, slots, shared));
+            }
+        }
+        if own % 7 == 0 && !held.is_empty() {
+            let one = held.remove((own >> 16) as usize % held.len());
+            finished(group, &one, ops_of(&each, one.2))?;
+        }
+        if shared % 11 == 0 {
+            // Wide rounds and barriers settle what is in flight.
+            reduce(group, Op::Min, 20, FULL)?;
+            said(group.barrier("flight"))?;
+        }
+    }
+    for one in held {
+        finished(group, &one, ops_of(&each, one.2))?;
+    }
+    if matches!(group.path(), Some((PathKind::Hierarchical, _))) {
+        // Between hosts what was started moves only in calls: some rank may have started the last round and let it go.
+        said(group.barrier("flight"))?;
+    }
+    Ok(())
+}
+
+fn ops_of(each: &[Op], drawn: u64) -> Ops<'_> {
+    match drawn % 6 {
+        5 => Ops::Each(each),
+        op => Ops::All(OPS[op as usize]),
+    }
+}
+
+fn finished(
+    group: &mut Group,
+    (started, slots, _): &(Started, usize, u64),
+    ops: Ops<'_>,
+) -> Checked {
+    let got = group.finish(started, "flight");
+    let round = started.round();
+    right(got, SMALL.reduced(ops, group.size(), round, *slots))
+        .map_err(|why| format!("round {round}, started and finished later: {why}"))
+}
+
+fn gathers(group: &mut Group) -> Checked {
+    let mut all = vec![1, 2, 3];
+    for slots in [0, 1, 7, 8, 9, 300, 5000] {
+        let (size, round) = (group.size(), group.round() + 1);
+        let row = FULL.row(group.rank(), round, slots);
+        said(group.all_gather(&row, &mut all, "values"))?;
+        let wanted: Vec<i64> = (0..size)
+            .flat_map(|rank| FULL.row(rank, round, slots))
+            .collect();
+        same(
+            &format!("the {slots} values of all"),
+            &(all == wanted),
+            &true,
+        )?;
+    }
+    for len in [0, 1, 8, 71, 72, 73, 4096, 300_000] {
+        // Lengths may differ, also between what rides in a row and what does not.
+        let (size, round) = (group.size(), group.round() + 1);
+        let of = |rank: usize| bytes(rank, round, len / (1 + rank % 3));
+        let got = said(group.all_gather_bytes(&of(group.rank()), "bytes"))?;
+        let wanted: Vec<_> = (0..size).map(of).collect();
+        same(
+            &format!("the bytes of all, up to {len}"),
+            &(got == wanted),
+            &true,
+        )?;
+    }
+    Ok(())
+}
+
 fn barriers(group: &mut Group) -> Checked {
     for turn in 0..6 {
         // Another rank is the last one each time.
@@ -350,6 +487,9 @@ fn counted(group: &mut Group) -> Checked {
 }
 
 fn contributed(group: &mut Group) -> Checked {
+    said(group.ready())?;
+    // Rows do not leave their host.
+    let known = !matches!(group.path(), Some((PathKind::Hierarchical, _)));
     for slots in [1, 7, 8, 9, 64] {
         for values in [SMALL, FULL, MIXED] {
             let round = group.round() + 1;
@@ -361,7 +501,7 @@ fn contributed(group: &mut Group) -> Checked {
                 same(
                     &format!("the contributions to slot {slot} of {slots}"),
                     &group.contributions(slot),
-                    &Some(wanted),
+                    &known.then_some(wanted),
                 )?;
             }
             same(
@@ -485,7 +625,10 @@ fn wrong_use(group: &mut Group) -> Checked {
     let longest = "y".repeat(rankpact_shm::LABEL_BYTES);
     said(group.all_reduce(Op::Min, &mut [1], longest.as_str()))?;
     // The labels of a group are interned in a table of fixed size: a full one is a wrong use, and no more than that.
-    let table = matches!(group.path(), Some((PathKind::Table, _)));
+    let table = matches!(
+        group.path(),
+        Some((PathKind::Table | PathKind::Hierarchical, _))
+    );
     let mut refused = 0;
     for n in 0..80 {
         match group.all_reduce(Op::Min, &mut [n], format!("label {n}").as_str()) {

@@ -5,7 +5,10 @@
 //! hold NAME                                wait for a line on stdin
 //! group G [ranks=0,2] [timeout=MS]         make a group
 //! path G | ready G | close G | leave G     leave: drop without another word
-//! min|max G [slots=8] [full] [label=L] [within=MS] [count=1] [pause=US]
+//! min|max|sum|or|and G [slots=8] [full] [label=L] [within=MS] [count=1] [pause=US]
+//! each G ops=min,sum [slots=8] ...         as above, with one operation for each slot, in turn
+//! split G [slots=8] ...                    three minima, all started before the first is finished
+//! gather G [slots=8] | gather-bytes G [bytes=64]
 //! broadcast G [root=0] [bytes=64] [label=L] [within=MS] [count=1]
 //! barrier G [label=L] [within=MS] [count=1]
 //! send G to=N | recv G from=N [bytes=64] [timed] [first=1] [label=L] [within=MS] [count=1] [pause=US]
@@ -41,7 +44,7 @@ mod steps {
     use nix::time::ClockId;
     use nix::unistd::{getpid, gettid};
     use rankpact_cache::conformance::scenarios;
-    use rankpact_collective::{Call, Error, Group, Join, Op, Relay, World};
+    use rankpact_collective::{Call, Error, Group, Join, Op, Ops, Relay, World};
     use rankpact_tests::{Failure, Range, Report, Series, Values, behaviour, bytes, consume, soak};
     use std::collections::BTreeMap;
     use std::fs;
@@ -449,8 +452,32 @@ mod steps {
             "ready" => group.ready()?,
             "close" => group.close(),
             "barrier" => group.barrier(call)?,
-            "min" => reduce(group, Op::Min, words, salt, call)?,
-            "max" => reduce(group, Op::Max, words, salt, call)?,
+            "each" => {
+                let slots = usize::try_from(number(words, "slots", 8)).expect("a width");
+                let names = given(words, "ops").expect("operations").split(',').cycle();
+                let ops: Vec<Op> = names.take(slots).map(op).collect();
+                reduce(group, &ops, words, salt, call)?;
+            }
+            "min" | "max" | "sum" | "or" | "and" => reduce(group, op(verb), words, salt, call)?,
+            "split" => split(group, words, salt, call)?,
+            "gather" => {
+                let (values, slots) = contribution(words, salt);
+                let row = values.row(group.rank(), round, slots);
+                let mut got = Vec::new();
+                group.all_gather(&row, &mut got, call)?;
+                let of = |rank| values.row(rank, round, slots);
+                if got != (0..group.size()).flat_map(of).collect::<Vec<_>>() {
+                    return Err(format!("round {round}: other values than those of all").into());
+                }
+            }
+            "gather-bytes" => {
+                let len = usize::try_from(number(words, "bytes", 64)).expect("a length");
+                let of = |rank| bytes(rank, round, len + rank);
+                let got = group.all_gather_bytes(&of(group.rank()), call)?;
+                if got != (0..group.size()).map(of).collect::<Vec<_>>() {
+                    return Err(format!("round {round}: other bytes than those of all").into());
+                }
+            }
             "broadcast" => {
                 let root = usize::try_from(number(words, "root", 0)).expect("a rank");
                 let len = usize::try_from(number(words, "bytes", 64)).expect("a length");
@@ -471,29 +498,60 @@ mod steps {
         Ok(())
     }
 
-    fn reduce(
-        group: &mut Group,
-        op: Op,
-        words: &[&str],
-        salt: u64,
-        call: Call<'_>,
-    ) -> Result<(), Failure> {
-        let slots = usize::try_from(number(words, "slots", 8)).expect("a width");
+    fn op(name: &str) -> Op {
+        [Op::Min, Op::Max, Op::Sum, Op::Or, Op::And]
+            .into_iter()
+            .find(|op| op.to_string() == name)
+            .unwrap_or_else(|| panic!("no operation `{name}`"))
+    }
+
+    /// What a rank contributes, and how wide.
+    fn contribution(words: &[&str], salt: u64) -> (Values, usize) {
         let range = if words.contains(&"full") {
             Range::Full
         } else {
             Range::Small
         };
-        let (values, round) = (Values { salt, range }, group.round() + 1);
+        let slots = usize::try_from(number(words, "slots", 8)).expect("a width");
+        (Values { salt, range }, slots)
+    }
+
+    fn split(group: &mut Group, words: &[&str], salt: u64, call: Call<'_>) -> Result<(), Failure> {
+        let (values, slots) = contribution(words, salt);
+        let mut flight = Vec::new();
+        for _ in 0..3 {
+            let row = values.row(group.rank(), group.round() + 1, slots);
+            flight.push(group.start_all_reduce(Op::Min, &row, call)?);
+        }
+        for started in flight {
+            let round = started.round();
+            if Ok(group.finish(&started, call)?)
+                != values.reduced(Op::Min, group.size(), round, slots)
+            {
+                return Err(format!("round {round}: a wrong min, finished later").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn reduce<'a>(
+        group: &mut Group,
+        ops: impl Into<Ops<'a>>,
+        words: &[&str],
+        salt: u64,
+        call: Call<'a>,
+    ) -> Result<(), Failure> {
+        let ops = ops.into();
+        let ((values, slots), round) = (contribution(words, salt), group.round() + 1);
         let mut row = values.row(group.rank(), round, slots);
         let before = row.clone();
-        let done: Result<(), Error> = group.all_reduce(op, &mut row, call);
+        let done: Result<(), Error> = group.all_reduce(ops, &mut row, call);
         if done.is_err() && row != before {
             return Err(format!("round {round} failed, and changed the values").into());
         }
         done?;
-        if row != values.reduced(op, group.size(), round, slots) {
-            return Err(format!("round {round}: a wrong {op}").into());
+        if values.reduced(ops, group.size(), round, slots) != Ok(row) {
+            return Err(format!("round {round}: a wrong {ops:?}").into());
         }
         Ok(())
     }

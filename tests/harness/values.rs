@@ -1,6 +1,6 @@
 //! Contributions that are functions of rank, round and slot, so that every result can be checked by every rank.
 
-use rankpact_collective::Op;
+use rankpact_collective::{Op, Ops};
 
 /// The smallest and largest values that eight slots of one cache line can hold.
 const SMALL: [i64; 2] = [-(1 << 55), (1 << 55) - 1];
@@ -51,19 +51,34 @@ impl Values {
         (0..slots).map(|slot| self.of(rank, round, slot)).collect()
     }
 
-    /// What all of `ranks` ranks get from `round`.
-    #[must_use]
-    pub fn reduced(&self, op: Op, ranks: usize, round: u64, slots: usize) -> Vec<i64> {
-        let one = |slot| {
-            let first = self.of(0, round, slot);
-            (1..ranks).fold(first, |so_far, rank| {
-                let next = self.of(rank, round, slot);
-                match op {
-                    Op::Min if next < so_far => next,
-                    Op::Max if next > so_far => next,
-                    _ => so_far,
-                }
-            })
+    /// What all of `ranks` ranks get from `round`, or the first slot whose total does not fit.
+    ///
+    /// # Errors
+    ///
+    /// That slot.
+    pub fn reduced<'a>(
+        &self,
+        ops: impl Into<Ops<'a>>,
+        ranks: usize,
+        round: u64,
+        slots: usize,
+    ) -> Result<Vec<i64>, usize> {
+        let ops = ops.into();
+        let one = |slot: usize| {
+            let op = match ops {
+                Ops::All(op) => op,
+                Ops::Each(ops) => ops[slot],
+            };
+            let all = (0..ranks).map(|rank| self.of(rank, round, slot));
+            match op {
+                Op::Min => all.min(),
+                Op::Max => all.max(),
+                Op::Or => all.reduce(|one, other| one | other),
+                Op::And => all.reduce(|one, other| one & other),
+                Op::Sum => i64::try_from(all.map(i128::from).sum::<i128>()).ok(),
+                other => panic!("{other} is new here"),
+            }
+            .ok_or(slot)
         };
         (0..slots).map(one).collect()
     }

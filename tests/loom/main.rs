@@ -1,14 +1,17 @@
 //! Models: the code that runs in production, on loom's atomics.
 //!
 //! Time does not pass here: the `timeout` of a call says how many polls may fail before the rank gives up. Run with
-//! `.ci/loom.sh`; `RANKPACT_WEAKEN=TAG` weakens one ordering, and then a model that needs it must fail.
+//! `.ci/loom.sh`; `RANKPACT_WEAKEN=TAG` weakens one ordering, and then a model that needs it must fail: each model names its
+//! controls, the tags with which it does.
 
 #![cfg(loom)]
 
 mod death;
 mod flight;
 mod radix;
+mod ring;
 mod round;
+mod segment;
 
 use rankpact_shm::{Announcement, FREE_WORDS, Geometry, Kind, Ladder, RoundError, Storage, Table};
 use std::sync::Arc;

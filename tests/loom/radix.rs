@@ -24,6 +24,7 @@ fn one_outcome(ladder: Ladder, patience: &'static [&'static [Patience]]) {
 }
 
 /// 3 threads in groups of 2 and 1, 2 rounds: the second hop carries the first, and whoever hops wakes whoever sleeps.
+/// Control: R3, R4, O9.
 #[test]
 fn two_hops_carry_every_contribution_and_every_wake_up() {
     explore(2, || {
@@ -31,7 +32,7 @@ fn two_hops_carry_every_contribution_and_every_wake_up() {
     });
 }
 
-/// 3 threads in groups of 2 and 1, 2 rounds, one of them impatient: hop or not, one outcome.
+/// 3 threads in groups of 2 and 1, 2 rounds, one of them impatient: hop or not, one outcome. Control: R3.
 #[test]
 fn an_impatient_rank_among_hops_leaves_one_outcome() {
     explore(2, || {
@@ -39,7 +40,7 @@ fn an_impatient_rank_among_hops_leaves_one_outcome() {
     });
 }
 
-/// 4 threads in two groups of 2, 1 round.
+/// 4 threads in two groups of 2, 1 round. Control: R3.
 #[test]
 fn two_groups_of_two_agree() {
     explore(1, || {
@@ -47,5 +48,22 @@ fn two_groups_of_two_agree() {
             hopeful(),
             &[&[PATIENT; 1], &[2; 1], &[PATIENT; 1], &[PATIENT; 1]],
         );
+    });
+}
+
+/// 3 threads in groups of 2 and 1, 1 round: one hops and then sleeps, one sleeps at once, one hops and then yields.
+/// Control: P2.
+#[test]
+fn ranks_that_wait_each_in_its_own_way_wake_each_other() {
+    explore(2, || {
+        let storage = Arc::new(storage(3).with_radix(2));
+        let yielding = Ladder {
+            spin: Duration::from_nanos(1),
+            ..Ladder::yielding()
+        };
+        let ladders = [hopeful(), Ladder::parking(), yielding];
+        let seat = |(me, ladder)| Table::new(Arc::clone(&storage), me, ladder);
+        let tables = ladders.into_iter().enumerate().map(seat).collect();
+        one_outcome_of(tables, &[&[PATIENT; 1], &[PATIENT; 1], &[PATIENT; 1]]);
     });
 }

@@ -59,7 +59,7 @@ pub(crate) fn one_outcome_of(tables: Vec<Table>, patience: &'static [&'static [P
     }
 }
 
-/// 2 threads, 3 rounds, rank 0 impatient in the last: early and late readers, reuse of both buffers.
+/// 2 threads, 3 rounds, rank 0 impatient in the last: early and late readers, reuse of both buffers. Control: R1, R2.
 #[test]
 fn two_ranks_agree_on_the_outcome_of_three_rounds() {
     explore(3, || {
@@ -67,14 +67,14 @@ fn two_ranks_agree_on_the_outcome_of_three_rounds() {
     });
 }
 
-/// 2 threads, 2 rounds, both impatient from the start: whoever gives up first, both see it.
+/// 2 threads, 2 rounds, both impatient from the start: whoever gives up first, both see it. Control: F3, O1 to O4.
 #[test]
 fn two_impatient_ranks_agree() {
     explore(4, || one_outcome(Ladder::spinning(), &[&[2, 1], &[1, 1]]));
     explore(4, || one_outcome(Ladder::spinning(), &[&[1, 1], &[2, 2]]));
 }
 
-/// 3 threads, 2 rounds: a third rank's row may be seen by one and missed by another.
+/// 3 threads, 2 rounds: a third rank's row may be seen by one and missed by another. Control: F2.
 #[test]
 fn three_ranks_agree_on_the_outcome_of_two_rounds() {
     explore(2, || {
@@ -82,7 +82,7 @@ fn three_ranks_agree_on_the_outcome_of_two_rounds() {
     });
 }
 
-/// 2 threads, 3 rounds, both sleep as soon as a poll fails: a lost wake-up is a deadlock.
+/// 2 threads, 3 rounds, both sleep as soon as a poll fails: a lost wake-up is a deadlock. Control: F1, P2.
 #[test]
 fn no_wake_up_is_lost_between_two_ranks() {
     explore(3, || {
@@ -90,7 +90,7 @@ fn no_wake_up_is_lost_between_two_ranks() {
     });
 }
 
-/// 3 threads, 1 round: only the rank that finds everybody there wakes, and there always is one.
+/// 3 threads, 1 round: only the rank that finds everybody there wakes, and there always is one. Control: P2.
 #[test]
 fn no_wake_up_is_lost_among_three_ranks() {
     explore(2, || {
@@ -101,7 +101,7 @@ fn no_wake_up_is_lost_among_three_ranks() {
     });
 }
 
-/// 2 threads, 2 rounds: the rank that gives up wakes the one that sleeps without a deadline.
+/// 2 threads, 2 rounds: the rank that gives up wakes the one that sleeps without a deadline. Control: P2.
 #[test]
 fn a_rank_that_gives_up_wakes_the_sleepers() {
     explore(3, || {
@@ -134,6 +134,7 @@ fn wide(mut table: Table, patience: [Patience; 2]) -> (usize, Option<Failure>) {
 }
 
 /// 2 threads, 2 rounds whose data travels elsewhere: announce, then commit; the impatient rank may give up in between.
+/// Control: O1.
 #[test]
 fn a_round_of_travelling_data_commits_on_both_ranks_or_on_none() {
     explore(3, || {
@@ -149,7 +150,7 @@ fn a_round_of_travelling_data_commits_on_both_ranks_or_on_none() {
     });
 }
 
-/// 2 threads, sleeping: a commit wakes the rank that waits for it.
+/// 2 threads, sleeping: a commit wakes the rank that waits for it. Control: F4.
 #[test]
 fn a_commit_wakes_the_sleepers() {
     explore(3, || {
@@ -162,8 +163,10 @@ fn a_commit_wakes_the_sleepers() {
 }
 
 /// Two ranks run `body` while another thread of rank 0 aborts.
-fn abort_beside<T: PartialEq + std::fmt::Debug + 'static>(body: fn(Table) -> T) {
-    let mut tables = tables(2, Ladder::parking());
+pub(crate) fn abort_beside<T: PartialEq + std::fmt::Debug + 'static>(
+    mut tables: Vec<Table>,
+    body: fn(Table) -> T,
+) {
     let (one, other) = (tables.remove(0), tables.remove(0));
     let aborter: Aborter = one.aborter();
     let abort = thread::spawn(move || aborter.abort("x"));
@@ -178,18 +181,27 @@ fn abort_beside<T: PartialEq + std::fmt::Debug + 'static>(body: fn(Table) -> T) 
 }
 
 /// 3 threads, 4 rounds in 2 buffers: what the aborting thread has read of its rank may be old by two tenants.
+/// Control: O6.
 #[test]
 fn an_abort_ends_the_same_round_on_both_ranks() {
-    explore(2, || abort_beside(|table| rank(table, &[PATIENT; 4])));
+    explore(2, || {
+        abort_beside(tables(2, Ladder::parking()), |table| {
+            rank(table, &[PATIENT; 4])
+        });
+    });
 }
 
-/// 3 threads, 2 rounds of travelling data: `done` may be of a later round than the one the abort is about.
+/// 3 threads, 2 rounds of travelling data: `done` may be of a later round than the one the abort is about. Control: O6.
 #[test]
 fn an_abort_ends_the_same_round_of_travelling_data_on_both_ranks() {
-    explore(2, || abort_beside(|table| wide(table, [PATIENT; 2])));
+    explore(2, || {
+        abort_beside(tables(2, Ladder::parking()), |table| {
+            wide(table, [PATIENT; 2])
+        });
+    });
 }
 
-/// 2 threads: an abort against a rank that sleeps without a deadline.
+/// 2 threads: an abort against a rank that sleeps without a deadline. Control: C1, C2, W1.
 #[test]
 fn an_abort_wakes_the_sleepers() {
     explore(3, || {
@@ -213,6 +225,7 @@ fn an_abort_wakes_the_sleepers() {
 }
 
 /// 2 threads: two labels that begin alike, interned at once in opposite order: a label has one number on both ranks.
+/// Control: O5.
 #[test]
 fn a_label_gets_the_same_number_on_every_rank() {
     explore(4, || {

@@ -1,8 +1,10 @@
-//! What every group shows, with threads and with processes as ranks, over the table and over TCP.
+//! What every group shows, with threads and with processes as ranks, over the table, over TCP and over several hosts.
 
+use crate::hosts::Hosts;
 use crate::{PATHS, job};
 use rankpact_collective::{ErrorKind, PathChoice};
-use rankpact_tests::{behaviour, behaviours, on_threads};
+use rankpact_tests::{Behaviour, Job, behaviour, behaviours, may_unshare, on_threads};
+use std::collections::BTreeSet;
 
 fn with_threads(test: &str, path: PathChoice) {
     let behaviour = behaviour(&test.replace('_', " "));
@@ -14,28 +16,47 @@ fn with_threads(test: &str, path: PathChoice) {
 fn with_processes(test: &str, path: PathChoice) {
     let behaviour = behaviour(&test.replace('_', " "));
     for size in behaviour.sizes {
-        let mut job = job(*size).path(path);
-        if behaviour.timing {
-            job = job.option("--timing");
-        }
-        let behave = format!("behave g {}", behaviour.name);
-        let mut ranks = job.start(|_| {
-            vec![
-                "group g".to_owned(),
-                "ready g".into(),
-                "path g".into(),
-                behave.clone(),
-                "hold end".into(),
-            ]
-        });
-        for rank in ranks.all() {
-            let said = ranks.report(rank, "path g");
-            assert!(said.well().starts_with(&path.to_string()), "{said:?}");
-            ranks.report(rank, &behave).well();
-        }
-        ranks.all_go();
-        ranks.end();
+        behave(&behaviour, job(*size).path(path), &path.to_string());
     }
+}
+
+fn with_hosts(test: &str) {
+    if !may_unshare() {
+        return;
+    }
+    let behaviour = behaviour(&test.replace('_', " "));
+    // Two ranks on two hosts have nothing to share.
+    let sizes = behaviour.sizes.iter().map(|size| *size.max(&3));
+    for size in BTreeSet::from_iter(sizes) {
+        // The more ranks, the more hosts; members of a host need not be neighbours.
+        let count = if size > 4 { 3 } else { 2 };
+        let hosts = Hosts::of(size, |rank| rank % count);
+        behave(&behaviour, hosts.job(), "hierarchical");
+        hosts.nothing_is_left();
+    }
+}
+
+fn behave(behaviour: &Behaviour, mut job: Job, path: &str) {
+    if behaviour.timing {
+        job = job.option("--timing");
+    }
+    let behave = format!("behave g {}", behaviour.name);
+    let mut ranks = job.start(|_| {
+        vec![
+            "group g".to_owned(),
+            "ready g".into(),
+            "path g".into(),
+            behave.clone(),
+            "hold end".into(),
+        ]
+    });
+    for rank in ranks.all() {
+        let said = ranks.report(rank, "path g");
+        assert!(said.well().starts_with(path), "{said:?}");
+        ranks.report(rank, &behave).well();
+    }
+    ranks.all_go();
+    ranks.end();
 }
 
 macro_rules! everywhere {
@@ -52,6 +73,9 @@ macro_rules! everywhere {
         mod processes_over_tcp {
             $(#[test] fn $name() { super::with_processes(stringify!($name), super::PathChoice::Tcp); })*
         }
+        mod processes_over_hosts {
+            $(#[test] fn $name() { super::with_hosts(stringify!($name)); })*
+        }
         #[test]
         fn every_behaviour_has_its_tests() {
             let tests = [$(stringify!($name).replace('_', " ")),*];
@@ -63,6 +87,9 @@ macro_rules! everywhere {
 
 everywhere! {
     min_and_max_are_right_at_every_width
+    every_operation_is_right_at_every_width_and_an_overflow_fails_nothing
+    rounds_in_flight_come_to_what_their_own_rows_do
+    every_rank_gets_the_values_and_the_bytes_of_all
     the_smallest_and_the_largest_integer_survive_in_every_slot
     nobody_leaves_a_barrier_before_the_last_has_come
     every_rank_gets_what_any_root_broadcasts

@@ -198,6 +198,14 @@ griefs! {
     in_a_vector: "max g slots=1000";
     in_its_broadcast: "broadcast g root=1 bytes=50000";
     in_the_broadcast_of_another: "broadcast g root=0 bytes=20";
+    in_a_barrier: "barrier g";
+    in_a_sum: "sum g slots=8";
+    in_a_wide_sum: "sum g slots=400";
+    in_an_operation_for_each_slot: "each g slots=5 ops=min,sum,or";
+    in_a_gather: "gather g slots=4";
+    in_a_wide_gather: "gather g slots=300";
+    in_gathered_bytes: "gather-bytes g bytes=5000";
+    in_flight: "split g slots=3";
 }
 
 fn the_death_of_rank_0_which_serves_is_noticed_as_any_other(path: PathChoice) {

@@ -115,6 +115,19 @@ different! {
     labels_that_differ_at_their_end: "min g label=the-label-of-a-call-site-0", "min g label=the-label-of-a-call-site-1"
         => [("min", "8", "the-label-of-a-call-site-0"), ("min", "8", "the-label-of-a-call-site-1")];
     roots_of_a_small_broadcast: "broadcast g root=0 bytes=8", "broadcast g root=1 bytes=8" => [("broadcast", "0", "test"), ("broadcast", "1", "test")];
+    min_against_sum: "min g", "sum g" => [("min", "8", "test"), ("sum", "8", "test")];
+    a_sum_against_an_or_in_wide_vectors: "sum g slots=70", "or g slots=70" => [("sum", "70", "test"), ("or", "70", "test")];
+    the_operations_of_one_slot: "each g slots=3 ops=min,sum,or", "each g slots=3 ops=min,and,or"
+        => [("each", "min,sum,or", "test"), ("each", "min,and,or", "test")];
+    one_operation_against_one_for_each_slot: "min g slots=2", "each g slots=2 ops=min" => [("min", "2", "test"), ("each", "min,min", "test")];
+    the_operations_of_one_slot_in_wide_vectors: "each g slots=30 ops=min,sum,or", "each g slots=30 ops=min,and,or"
+        => [("each", "", "test"), ("each", "", "test")];
+    a_gather_against_a_reduction: "gather g slots=4", "min g slots=4" => [("gather", "4", "test"), ("min", "4", "test")];
+    widths_of_a_gather: "gather g slots=4", "gather g slots=5" => [("gather", "4", "test"), ("gather", "5", "test")];
+    widths_of_a_wide_gather: "gather g slots=40", "gather g slots=50" => [("gather", "40", "test"), ("gather", "50", "test")];
+    gathered_bytes_against_a_broadcast: "gather-bytes g bytes=9", "broadcast g root=1 bytes=9" => [("gather bytes", "", "test"), ("broadcast", "1", "test")];
+    rounds_in_flight_against_another_operation: "split g slots=2", "max g slots=2" => [("min", "2", "test"), ("max", "2", "test")];
+    labels_of_rounds_in_flight: "split g label=here", "split g label=there" => [("min", "8", "here"), ("min", "8", "there")];
     roots_of_a_large_broadcast: "broadcast g root=2 bytes=70000", "broadcast g root=0 bytes=70000" => [("broadcast", "2", "test"), ("broadcast", "0", "test")];
 }
 

@@ -18,6 +18,7 @@ mod cache;
 mod conformance;
 mod crash;
 mod disagreement;
+mod hosts;
 mod liveness;
 mod names;
 mod pair;

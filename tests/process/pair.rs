@@ -368,6 +368,7 @@ fn another_label_is_a_mismatch_on_both_and_a_waiting_rank_does_not_spin() {
         if rank == 0 {
             vec![
                 "group g",
+                "send g to=1",
                 "send g to=1 label=keys bytes=9",
                 "recv g from=1 label=answer",
                 "hold end",
@@ -375,6 +376,7 @@ fn another_label_is_a_mismatch_on_both_and_a_waiting_rank_does_not_spin() {
         } else {
             vec![
                 "group g",
+                "recv g from=0",
                 "sleep 700",
                 "recv g from=0 label=values",
                 "hold end",
@@ -384,7 +386,7 @@ fn another_label_is_a_mismatch_on_both_and_a_waiting_rank_does_not_spin() {
     let seen = ranks.report(1, "recv g from=0 label=values");
     assert_eq!(
         seen.error().to_string(),
-        "group g, round 1, recv `values`, rank 1: ranks made different calls: rank 0 send 9 bytes `keys`; rank 1 recv \
+        "group g, round 2, recv `values`, rank 1: ranks made different calls: rank 0 send 9 bytes `keys`; rank 1 recv \
          from rank 0 `values`"
     );
     let told = ranks.report(0, "recv g from=1 label=answer");

@@ -43,7 +43,7 @@ fn fold(op: Op, rows: &[Vec<i64>], row: &mut [i64]) {
         *value = rows
             .iter()
             .map(|row| row[slot])
-            .reduce(|a, b| op.fold(a, b))
+            .reduce(|a, b| i64::try_from(op.fold(a.into(), b)).unwrap())
             .unwrap();
     }
 }

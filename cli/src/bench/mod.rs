@@ -24,12 +24,12 @@ pub(crate) struct BenchArgs {
     /// Numbers of rank processes
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [2, 4, 8], value_parser = clap::value_parser!(u16).range(2..=64))]
     ranks: Vec<u16>,
-    /// Slots of a row
+    /// Slots of a row; a broadcast and gathered bytes have 8 bytes for each
     #[arg(long, value_name = "W,..", value_delimiter = ',', default_values_t = [1, 7, 8, 9, 64], value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     widths: Vec<u32>,
-    /// Operation: min or max
-    #[arg(long, value_enum, default_value_t = rank::OpName::Min)]
-    op: rank::OpName,
+    /// Operations
+    #[arg(long, value_name = "OP,..", value_enum, value_delimiter = ',', default_values_t = [rank::OpName::Min])]
+    op: Vec<rank::OpName>,
     /// Rounds through the table; over TCP, and where ranks outnumber CPUs, fewer
     #[arg(long, value_name = "K", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(10..=1_000_000_000))]
     rounds: u64,
@@ -113,7 +113,7 @@ fn floor_ns() -> u64 {
 fn measure(args: &BenchArgs, ranks: u16, cpus: usize) -> Result<Vec<Row>, Failure> {
     let settings = Settings {
         widths: args.widths.clone(),
-        op: args.op,
+        ops: args.op.clone(),
         rounds: args.rounds,
     };
     let team = Team {
@@ -135,7 +135,7 @@ fn measure(args: &BenchArgs, ranks: u16, cpus: usize) -> Result<Vec<Row>, Failur
     }
     let row = |latency: Latency| Row {
         path: latency.path,
-        op: settings.op.to_string(),
+        op: latency.op,
         width: latency.width,
         ranks,
         cpus,

@@ -194,6 +194,9 @@ struct Peer {
     /// Bytes of what it gets, and how many of them it has taken.
     total: usize,
     sent: usize,
+    /// Frames of rounds that were posted, which go before anything else, and how much of them it has taken.
+    outbox: Vec<u8>,
+    flushed: usize,
     /// The frame of a failed exchange that it has taken only in part: what is sent next must come after its rest.
     owed: Option<Arc<[u8]>>,
     /// Its frame of the present round has been shown to the watch.
@@ -256,6 +259,8 @@ impl Peer {
             header: [0; HEADER],
             total: 0,
             sent: 0,
+            outbox: Vec::new(),
+            flushed: 0,
             owed: None,
             delivered: false,
             fresh: false,
@@ -271,8 +276,14 @@ impl Peer {
         (self.delivered, self.fresh, self.ahead) = (false, false, false);
     }
 
+    /// Expects the frame of a round for which this member has posted its own.
+    fn expect(&mut self) {
+        (self.total, self.sent) = (0, 0);
+        (self.delivered, self.fresh, self.ahead) = (false, false, false);
+    }
+
     fn wants(&self) -> bool {
-        !self.deaf && self.end.is_none() && self.sent < self.total
+        !self.deaf && self.end.is_none() && (self.sent < self.total || !self.outbox.is_empty())
     }
 
     /// Nothing more to do for this peer in this round. That it is gone after its frame arrived is no failure of it.
@@ -280,8 +291,25 @@ impl Peer {
         self.delivered && !self.wants()
     }
 
+    /// Writes on what was posted, once; whether it moved anything.
+    fn flush(&mut self) -> bool {
+        let written = self.stream.write(&self.outbox[self.flushed..]);
+        let Some(count) = self.taken(&written) else {
+            return false;
+        };
+        self.flushed += count;
+        if self.flushed == self.outbox.len() {
+            self.outbox.clear();
+            self.flushed = 0;
+        }
+        true
+    }
+
     /// Writes the frame on, once; whether it moved anything.
     fn send(&mut self, payload: &[u8]) -> bool {
+        if !self.outbox.is_empty() {
+            return self.flush();
+        }
         let written = match &self.header[self.sent.min(HEADER)..] {
             [] => self.stream.write(&payload[self.sent - HEADER..]),
             rest if payload.is_empty() => self.stream.write(rest),
@@ -305,11 +333,15 @@ impl Peer {
     }
 
     fn note_written(&mut self, written: &io::Result<usize>) -> bool {
+        let taken = self.taken(written);
+        self.sent += taken.unwrap_or(0);
+        taken.is_some()
+    }
+
+    /// How many bytes it took; a peer that takes none any more is deaf.
+    fn taken(&mut self, written: &io::Result<usize>) -> Option<usize> {
         match written {
-            Ok(count) if *count > 0 => {
-                self.sent += count;
-                return true;
-            }
+            Ok(count) if *count > 0 => return Some(*count),
             Err(error)
                 if matches!(
                     error.kind(),
@@ -317,7 +349,7 @@ impl Peer {
                 ) => {}
             Ok(_) | Err(_) => self.deaf = true,
         }
-        false
+        None
     }
 
     /// Reads a few times, at most until the frame of `round` is delivered; whether anything moved.
@@ -362,10 +394,14 @@ impl Peer {
 
     /// Whether the peer has given `round` up after it had sent its frame.
     fn last_word(&mut self, at: usize, round: u64) -> Result<(), MeshError> {
-        if !self.fresh && self.end.is_none() && self.inbox.peek().is_ok_and(|body| body.is_none()) {
+        if !self.fresh && self.end.is_none() {
             self.fill();
         }
-        match self.inbox.peek().ok().flatten().and_then(Frame::decode) {
+        // Behind frames of later rounds too, which it may have posted before.
+        let poison = self
+            .inbox
+            .find(|body| body.first() == Some(&(Kind::Poison as u8)));
+        match poison.and_then(Frame::decode) {
             Some((Kind::Poison, frame)) if frame.round <= round => Err(MeshError::Poisoned {
                 peer: at,
                 payload: frame.payload.to_vec(),
@@ -509,18 +545,51 @@ impl Mesh {
         self.round(frame, Payload::Each(parts), watch, deadline)
     }
 
-    fn round<W: Watch>(
+    /// Sends `frame` to every peer without waiting for theirs: [`Mesh::collect`] does that, later.
+    ///
+    /// What a peer does not take at once waits in memory; the caller bounds how many rounds it posts.
+    ///
+    /// # Errors
+    /// What makes any exchange impossible. A peer that is gone is noticed when its frame is collected.
+    pub(crate) fn post(&mut self, frame: &Frame<'_>) -> Result<(), MeshError> {
+        self.check(frame, Payload::Same(frame.payload))?;
+        let header = frame.header(Kind::Data);
+        for peer in self.peers.iter_mut().flatten() {
+            peer.outbox.extend_from_slice(&header);
+            peer.outbox.extend_from_slice(frame.payload);
+            (peer.total, peer.sent) = (0, 0);
+            if peer.wants() {
+                peer.flush();
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows one frame of `round`, for which this member has posted its own, from every peer to `watch`.
+    ///
+    /// # Errors
+    /// Those of [`Mesh::exchange`].
+    pub(crate) fn collect<W: Watch>(
         &mut self,
-        frame: &Frame<'_>,
-        payload: Payload<'_>,
+        round: u64,
         watch: &mut W,
         deadline: Instant,
     ) -> Result<(), ExchangeError<W::Stop>> {
+        self.check(&Frame::default(), Payload::Same(&[]))?;
+        self.peers.iter_mut().flatten().for_each(Peer::expect);
+        let outcome = self.run(round, Payload::Same(&[]), watch, deadline);
+        if outcome.is_err() {
+            self.state = State::Failed;
+        }
+        outcome
+    }
+
+    fn check(&self, frame: &Frame<'_>, payload: Payload<'_>) -> Result<(), MeshError> {
         if !self.owner.is_here() {
-            return Err(MeshError::Forked.into());
+            return Err(MeshError::Forked);
         }
         if self.state != State::Open {
-            return Err(MeshError::Closed.into());
+            return Err(MeshError::Closed);
         }
         let most = (0..self.size())
             .map(|at| payload.of(at).len())
@@ -530,9 +599,19 @@ impl Mesh {
             let label = frame.label.len();
             return Err(MeshError::Usage(format!(
                 "{most} bytes or a label of {label} do not fit a frame"
-            ))
-            .into());
+            )));
         }
+        Ok(())
+    }
+
+    fn round<W: Watch>(
+        &mut self,
+        frame: &Frame<'_>,
+        payload: Payload<'_>,
+        watch: &mut W,
+        deadline: Instant,
+    ) -> Result<(), ExchangeError<W::Stop>> {
+        self.check(frame, payload)?;
         let mut shared = None;
         for (at, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
@@ -745,6 +824,12 @@ impl Mesh {
         let until = Instant::now() + patient;
         let last = [&frame.header(kind)[..], frame.payload].concat();
         for peer in self.peers.iter_mut().flatten() {
+            if !peer.outbox.is_empty() {
+                // What was posted comes first, and a frame that it held up has not begun.
+                peer.owed = Some(peer.outbox.split_off(peer.flushed).into());
+                peer.outbox.clear();
+                peer.sent = 0;
+            }
             let owed = peer.owed.as_ref().map_or(0, |owed| owed.len());
             peer.sent = peer.sent.min(owed);
             peer.total = owed + last.len();

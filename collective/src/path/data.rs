@@ -1,8 +1,9 @@
 //! Data over the mesh of a group: vectors reduced, bytes broadcast. Used by both paths.
 
-use crate::mesh::{ExchangeError, Frame, Mesh, Watch};
-use crate::op::Op;
-use rankpact_shm::{Kind, monotonic_ns};
+use super::ring::{self, go_round};
+use crate::mesh::{ExchangeError, Frame, Mesh, MeshError, Watch};
+use crate::op::{Op, Ops};
+use rankpact_shm::{Kind, Ring, monotonic_ns};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -33,6 +34,8 @@ pub(crate) struct Shown {
     pub(crate) root: u16,
     pub(crate) width: u32,
     pub(crate) label: String,
+    /// The operations of each slot, where there is one for each.
+    pub(crate) codes: Vec<u8>,
 }
 
 impl Shown {
@@ -42,25 +45,34 @@ impl Shown {
             root,
             width,
             label,
+            payload,
             ..
         } = frame;
+        let codes = if operation == Kind::Each as u8 {
+            usize::try_from(width).map_or(&[][..], |width| &payload[..width.min(payload.len())])
+        } else {
+            &[]
+        };
         Self {
             operation,
             root,
             width,
             label: label.to_owned(),
+            codes: codes.to_vec(),
         }
     }
 }
 
-/// A mesh, and what its exchanges leave behind.
+/// A mesh, a ring where all members share memory, and what exchanges leave behind.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) mesh: Mesh,
+    /// What all get alike goes through it, and not over the mesh.
+    ring: Option<Ring>,
     /// The rows of the last small reduction, by rank.
     rows: Vec<Vec<i64>>,
     /// The result of the last reduction: the caller's values stay as they are until its round has completed.
-    total: Vec<i64>,
+    totals: Totals,
     /// When the last frame of the last round was sent, on the clock of this machine.
     pub(crate) last_sent_ns: u64,
     bytes: Vec<u8>,
@@ -91,6 +103,8 @@ impl Exchange<'_> {
 /// Checks that a peer's frame belongs to the same call, and has as many bytes as it must, before `take` sees it.
 struct Checked<'a, G, L, T> {
     mine: Frame<'a>,
+    /// What every payload begins with: the operations of each slot, or nothing.
+    codes: &'a [u8],
     last_sent_ns: u64,
     guard: G,
     length: L,
@@ -107,13 +121,20 @@ where
 
     fn frame(&mut self, peer: usize, frame: &Frame<'_>) -> Result<(), Stop<E>> {
         let call = |frame: &Frame<'_>| (frame.operation, frame.root, frame.width);
-        let fits = (self.length)(peer).is_none_or(|length| frame.payload.len() == length);
-        if call(frame) != call(&self.mine) || frame.label != self.mine.label || !fits {
-            let (mine, theirs) = (Shown::of(&self.mine), Shown::of(frame));
+        let same = call(frame) == call(&self.mine) && frame.label == self.mine.label;
+        let payload = frame.payload.strip_prefix(self.codes).filter(|payload| {
+            same && (self.length)(peer).is_none_or(|length| payload.len() == length)
+        });
+        let Some(payload) = payload else {
+            let mine = Frame {
+                payload: self.codes,
+                ..self.mine
+            };
+            let (mine, theirs) = (Shown::of(&mine), Shown::of(frame));
             return Err(Stop::Mismatch { peer, mine, theirs });
-        }
+        };
         self.last_sent_ns = self.last_sent_ns.max(frame.sent_ns);
-        (self.take)(peer, frame.payload);
+        (self.take)(peer, payload);
         Ok(())
     }
 
@@ -122,16 +143,28 @@ where
     }
 }
 
-/// What a member sends: the same to all, or to each its part.
+/// What a member sends.
 enum Sent<'a> {
+    /// The same to all.
     Same(&'a [u8]),
+    /// To each its part.
     Parts(&'a [&'a [u8]]),
+    /// Nothing: it has posted its frame before.
+    Posted,
+}
+
+/// Where an exchange goes.
+struct Ways<'a> {
+    mesh: &'a mut Mesh,
+    ring: Option<&'a mut Ring>,
 }
 
 /// One exchange of `frame`; when the last of its frames was sent.
+#[expect(clippy::too_many_arguments, reason = "one exchange in all its parts")]
 fn meet<E>(
-    mesh: &mut Mesh,
+    ways: Ways<'_>,
     frame: Frame<'_>,
+    codes: &[u8],
     sent: &Sent<'_>,
     deadline: Instant,
     guard: impl FnMut() -> Result<(), E>,
@@ -140,33 +173,34 @@ fn meet<E>(
 ) -> Result<u64, ExchangeError<Stop<E>>> {
     let mut watch = Checked {
         mine: frame,
+        codes,
         last_sent_ns: frame.sent_ns,
         guard,
         length,
         take,
     };
-    match sent {
-        Sent::Same(payload) => mesh.exchange(&Frame { payload, ..frame }, &mut watch, deadline)?,
-        Sent::Parts(parts) => mesh.scatter(&frame, parts, &mut watch, deadline)?,
+    let Ways { mesh, ring } = ways;
+    match (sent, ring) {
+        (Sent::Same(payload), Some(ring)) => {
+            go_round(ring, &Frame { payload, ..frame }, &mut watch, deadline)?;
+        }
+        (Sent::Same(payload), None) => {
+            mesh.exchange(&Frame { payload, ..frame }, &mut watch, deadline)?;
+        }
+        (Sent::Parts(parts), _) => mesh.scatter(&frame, parts, &mut watch, deadline)?,
+        (Sent::Posted, _) => mesh.collect(frame.round, &mut watch, deadline)?,
     }
     Ok(watch.last_sent_ns)
 }
 
-fn put(values: &[i64], bytes: &mut Vec<u8>) {
-    bytes.clear();
+pub(super) fn put(values: &[i64], bytes: &mut Vec<u8>) {
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
 }
 
-fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
+pub(super) fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
     bytes
         .chunks_exact(8)
         .map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default()))
-}
-
-fn fold(op: Op, values: &mut [i64], bytes: &[u8]) {
-    for (value, theirs) in values.iter_mut().zip(get(bytes)) {
-        *value = op.fold(*value, theirs);
-    }
 }
 
 /// The part of `len` slots that member `at` of `size` reduces for all.
@@ -174,33 +208,151 @@ fn part(len: usize, at: usize, size: usize) -> Range<usize> {
     len * at / size..len * (at + 1) / size
 }
 
+/// The first slot whose total does not fit, if any: the same on every rank, for every rank has the same totals.
+pub(crate) type Overflow = Option<usize>;
+
+/// What all contributions so far come to.
+#[derive(Debug, Default)]
+struct Totals {
+    values: Vec<i64>,
+    /// Totals that may not fit 64 bits: those of a sum, and of operations that may be one.
+    wide: Vec<i128>,
+}
+
+impl Totals {
+    fn begin(&mut self, ops: Ops<'_>, values: &[i64]) {
+        self.values.clear();
+        self.values.extend_from_slice(values);
+        self.wide.clear();
+        if matches!(ops, Ops::All(Op::Sum) | Ops::Each(_)) {
+            self.wide
+                .extend(values.iter().map(|value| i128::from(*value)));
+        }
+    }
+
+    /// Folds in the contribution of a peer to the slots of `range`.
+    fn fold(&mut self, ops: Ops<'_>, range: Range<usize>, bytes: &[u8]) {
+        let Self { values, wide } = self;
+        let each = values[range.clone()].iter_mut().zip(get(bytes));
+        // One loop for each operation, so that each is as fast as it can be.
+        match ops {
+            Ops::All(Op::Min) => each.for_each(|(total, theirs)| *total = (*total).min(theirs)),
+            Ops::All(Op::Max) => each.for_each(|(total, theirs)| *total = (*total).max(theirs)),
+            Ops::All(Op::Or) => each.for_each(|(total, theirs)| *total |= theirs),
+            Ops::All(Op::And) => each.for_each(|(total, theirs)| *total &= theirs),
+            Ops::All(Op::Sum) | Ops::Each(_) => {
+                for (slot, theirs) in range.zip(get(bytes)) {
+                    wide[slot] = ops.of(slot).fold(wide[slot], theirs);
+                }
+            }
+        }
+    }
+
+    /// Brings the wide totals of `range` down to 64 bits; the first that does not fit.
+    fn narrow(&mut self, range: Range<usize>) -> Overflow {
+        if self.wide.is_empty() {
+            return None;
+        }
+        let mut overflow = None;
+        for slot in range {
+            match i64::try_from(self.wide[slot]) {
+                Ok(value) => self.values[slot] = value,
+                Err(_) => overflow = overflow.or(Some(slot)),
+            }
+        }
+        overflow
+    }
+}
+
+/// A slot as it crosses a wire.
+fn slot_or_none(slot: Overflow) -> i64 {
+    slot.and_then(|slot| i64::try_from(slot).ok()).unwrap_or(-1)
+}
+
 impl Wire {
     pub(crate) fn new(mesh: Mesh) -> Self {
         Self {
             mesh,
+            ring: None,
             rows: Vec::new(),
-            total: Vec::new(),
+            totals: Totals::default(),
             last_sent_ns: 0,
             bytes: Vec::new(),
         }
+    }
+
+    /// Lets what all members get alike go through their ring.
+    pub(crate) fn with_ring(mut self, ring: Option<Ring>) -> Self {
+        self.ring = ring;
+        self
+    }
+
+    /// Leaves in good order.
+    pub(crate) fn close(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.close();
+        }
+        self.mesh.close();
+    }
+
+    /// Sends `values` to all members for a reduction that [`Wire::finish`] completes.
+    pub(crate) fn start(
+        &mut self,
+        exchange: &Exchange<'_>,
+        ops: Ops<'_>,
+        values: &[i64],
+    ) -> Result<(), MeshError> {
+        self.bytes.clear();
+        self.bytes.extend(ops.codes());
+        put(values, &mut self.bytes);
+        let frame = exchange.frame(ops.kind(), 0, values.len());
+        self.mesh.post(&Frame {
+            payload: &self.bytes,
+            ..frame
+        })
+    }
+
+    /// Completes a reduction that was started with the same arguments: as [`Wire::all_reduce`].
+    pub(crate) fn finish<E>(
+        &mut self,
+        exchange: &Exchange<'_>,
+        ops: Ops<'_>,
+        values: &[i64],
+        guard: impl FnMut() -> Result<(), E>,
+    ) -> Result<Overflow, ExchangeError<Stop<E>>> {
+        self.reduce_directly(exchange, ops, values, true, guard)
     }
 
     /// Reduces `values` over all members into [`Wire::total`].
     pub(crate) fn all_reduce<E>(
         &mut self,
         exchange: &Exchange<'_>,
-        op: Op,
+        ops: Ops<'_>,
         values: &[i64],
         guard: impl FnMut() -> Result<(), E>,
-    ) -> Result<(), ExchangeError<Stop<E>>> {
-        let (me, size) = (self.mesh.me(), self.mesh.size());
-        let frame = exchange.frame(op.kind(), 0, values.len());
-        put(values, &mut self.bytes);
-        self.total.clear();
-        self.total.extend_from_slice(values);
-        if values.len() >= BANDWIDTH_SLOTS && size > 2 {
-            return self.reduce_parts(exchange, frame, op, guard);
+    ) -> Result<Overflow, ExchangeError<Stop<E>>> {
+        let in_parts = values.len() >= BANDWIDTH_SLOTS && self.mesh.size() > 2;
+        match ops {
+            Ops::All(_) if in_parts => self.reduce_parts(exchange, ops, values, guard),
+            _ => self.reduce_directly(exchange, ops, values, false, guard),
         }
+    }
+
+    fn reduce_directly<E>(
+        &mut self,
+        exchange: &Exchange<'_>,
+        ops: Ops<'_>,
+        values: &[i64],
+        posted: bool,
+        guard: impl FnMut() -> Result<(), E>,
+    ) -> Result<Overflow, ExchangeError<Stop<E>>> {
+        let (me, size) = (self.mesh.me(), self.mesh.size());
+        let frame = exchange.frame(ops.kind(), 0, values.len());
+        let codes = ops.codes();
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&codes);
+        put(values, &mut self.bytes);
+        self.totals.begin(ops, values);
         let keep = values.len() <= KEPT_SLOTS;
         self.rows.resize_with(if keep { size } else { 0 }, Vec::new);
         if keep {
@@ -209,81 +361,208 @@ impl Wire {
         }
         let Self {
             mesh,
+            ring,
             rows,
             bytes,
-            total,
+            totals,
             ..
         } = self;
-        let length = bytes.len();
+        let ways = Ways {
+            mesh,
+            ring: ring.as_mut(),
+        };
+        let sent = if posted {
+            Sent::Posted
+        } else {
+            Sent::Same(bytes)
+        };
         let take = |peer: usize, payload: &[u8]| {
-            fold(op, total, payload);
+            totals.fold(ops, 0..values.len(), payload);
             if let Some(row) = rows.get_mut(peer) {
                 row.clear();
                 row.extend(get(payload));
             }
         };
         self.last_sent_ns = meet(
-            mesh,
+            ways,
             frame,
-            &Sent::Same(bytes),
+            &codes,
+            &sent,
             exchange.deadline,
             guard,
-            |_| Some(length),
+            |_| Some(8 * values.len()),
             take,
         )?;
-        Ok(())
+        Ok(self.totals.narrow(0..values.len()))
     }
 
     /// Reduce-scatter, then all-gather.
     fn reduce_parts<E>(
         &mut self,
         exchange: &Exchange<'_>,
-        frame: Frame<'_>,
-        op: Op,
+        ops: Ops<'_>,
+        values: &[i64],
         mut guard: impl FnMut() -> Result<(), E>,
-    ) -> Result<(), ExchangeError<Stop<E>>> {
-        let (me, size, len) = (self.mesh.me(), self.mesh.size(), self.total.len());
+    ) -> Result<Overflow, ExchangeError<Stop<E>>> {
+        let (me, size, len) = (self.mesh.me(), self.mesh.size(), values.len());
+        let frame = exchange.frame(ops.kind(), 0, len);
         let part = |at: usize| part(len, at, size);
+        self.totals.begin(ops, values);
+        self.bytes.clear();
+        put(values, &mut self.bytes);
+        self.rows.clear();
         let Self {
             mesh,
             bytes,
-            rows,
-            total,
+            totals,
             ..
         } = self;
-        rows.clear();
         let parts: Vec<&[u8]> = (0..size)
             .map(|at| &bytes[8 * part(at).start..8 * part(at).end])
             .collect();
-        let mine = &mut total[part(me)];
-        let length = 8 * mine.len();
-        let take = |_, payload: &[u8]| fold(op, mine, payload);
         meet(
-            mesh,
+            Ways { mesh, ring: None },
             frame,
+            &[],
             &Sent::Parts(&parts),
             exchange.deadline,
             &mut guard,
-            |_| Some(length),
-            take,
+            |_| Some(8 * part(me).len()),
+            |_, payload| totals.fold(ops, part(me), payload),
         )?;
-        put(&total[part(me)], bytes);
-        let length = |peer| Some(8 * part(peer).len());
+        // Before the totals of a part: the first that does not fit, or no slot.
+        let mut overflow = totals.narrow(part(me));
+        bytes.clear();
+        put(&[slot_or_none(overflow)], bytes);
+        put(&totals.values[part(me)], bytes);
         let take = |peer, payload: &[u8]| {
-            for (value, theirs) in total[part(peer)].iter_mut().zip(get(payload)) {
+            let mut theirs = get(payload);
+            let first = theirs.next().and_then(|slot| usize::try_from(slot).ok());
+            overflow = match (overflow, first) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+            for (value, theirs) in totals.values[part(peer)].iter_mut().zip(theirs) {
                 *value = theirs;
             }
         };
         self.last_sent_ns = meet(
-            mesh,
+            Ways { mesh, ring: None },
             frame,
+            &[],
             &Sent::Same(bytes),
             exchange.deadline,
             guard,
-            length,
+            |peer| Some(8 * (1 + part(peer).len())),
+            take,
+        )?;
+        Ok(overflow)
+    }
+
+    /// Gives the values of every member to all, in the order of the members, into [`Wire::total`].
+    pub(crate) fn gather<E>(
+        &mut self,
+        exchange: &Exchange<'_>,
+        values: &[i64],
+        guard: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), ExchangeError<Stop<E>>> {
+        let (me, size, width) = (self.mesh.me(), self.mesh.size(), values.len());
+        let frame = exchange.frame(Kind::Gather, 0, width);
+        self.bytes.clear();
+        put(values, &mut self.bytes);
+        self.rows.clear();
+        let Self {
+            mesh,
+            ring,
+            bytes,
+            totals,
+            ..
+        } = self;
+        let ways = Ways {
+            mesh,
+            ring: ring.as_mut(),
+        };
+        totals.values.clear();
+        totals.values.resize(size * width, 0);
+        totals.values[me * width..(me + 1) * width].copy_from_slice(values);
+        let take = |peer: usize, payload: &[u8]| {
+            let place = &mut totals.values[peer * width..(peer + 1) * width];
+            place
+                .iter_mut()
+                .zip(get(payload))
+                .for_each(|(value, theirs)| *value = theirs);
+        };
+        self.last_sent_ns = meet(
+            ways,
+            frame,
+            &[],
+            &Sent::Same(bytes),
+            exchange.deadline,
+            guard,
+            |_| Some(8 * width),
             take,
         )?;
         Ok(())
+    }
+
+    /// Gives the bytes of every member to all, in the order of the members.
+    pub(crate) fn gather_bytes<E>(
+        &mut self,
+        exchange: &Exchange<'_>,
+        bytes: &[u8],
+        guard: impl FnMut() -> Result<(), E>,
+    ) -> Result<Vec<Vec<u8>>, ExchangeError<Stop<E>>> {
+        let frame = exchange.frame(Kind::GatherBytes, 0, 0);
+        let mut all = vec![Vec::new(); self.mesh.size()];
+        all[self.mesh.me()].extend_from_slice(bytes);
+        let ways = Ways {
+            mesh: &mut self.mesh,
+            ring: self.ring.as_mut(),
+        };
+        self.last_sent_ns = meet(
+            ways,
+            frame,
+            &[],
+            &Sent::Same(bytes),
+            exchange.deadline,
+            guard,
+            |_| None,
+            |peer, payload: &[u8]| all[peer].extend_from_slice(payload),
+        )?;
+        Ok(all)
+    }
+
+    /// Brings the bytes of every member to `root`, in the order of the members; the others get nothing.
+    pub(crate) fn gather_at<E>(
+        &mut self,
+        exchange: &Exchange<'_>,
+        root: usize,
+        bytes: &[u8],
+        guard: impl FnMut() -> Result<(), E>,
+    ) -> Result<Vec<Vec<u8>>, ExchangeError<Stop<E>>> {
+        let frame = exchange.frame(Kind::GatherBytes, root, 0);
+        let (me, size) = (self.mesh.me(), self.mesh.size());
+        let mut all = vec![Vec::new(); size];
+        let mut parts: Vec<&[u8]> = vec![&[]; size];
+        parts[root] = bytes;
+        if me == root {
+            all[me].extend_from_slice(bytes);
+        }
+        let ways = Ways {
+            mesh: &mut self.mesh,
+            ring: None,
+        };
+        self.last_sent_ns = meet(
+            ways,
+            frame,
+            &[],
+            &Sent::Parts(&parts),
+            exchange.deadline,
+            guard,
+            |_| if me == root { None } else { Some(0) },
+            |peer, payload: &[u8]| all[peer].extend_from_slice(payload),
+        )?;
+        Ok(all)
     }
 
     /// Gives the bytes of `root` to all members. Every member hears from every other, also from those who send nothing.
@@ -294,6 +573,9 @@ impl Wire {
         bytes: &mut Vec<u8>,
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
+        if let Some(ring) = &mut self.ring {
+            return ring::broadcast(ring, root, bytes, exchange.deadline, guard);
+        }
         let own = if self.mesh.me() == root {
             std::mem::take(bytes)
         } else {
@@ -307,9 +589,14 @@ impl Wire {
             }
         };
         let sent = Sent::Same(&own);
+        let ways = Ways {
+            mesh: &mut self.mesh,
+            ring: None,
+        };
         let outcome = meet(
-            &mut self.mesh,
+            ways,
             frame,
+            &[],
             &sent,
             exchange.deadline,
             guard,
@@ -331,9 +618,14 @@ impl Wire {
     ) -> Result<(), ExchangeError<Stop<E>>> {
         let frame = exchange.frame(Kind::Barrier, 0, 0);
         let nothing = Sent::Same(&[]);
+        let ways = Ways {
+            mesh: &mut self.mesh,
+            ring: None,
+        };
         self.last_sent_ns = meet(
-            &mut self.mesh,
+            ways,
             frame,
+            &[],
             &nothing,
             exchange.deadline,
             guard,
@@ -343,9 +635,9 @@ impl Wire {
         Ok(())
     }
 
-    /// The result of the last reduction.
+    /// The result of the last reduction or gather.
     pub(crate) fn total(&self) -> &[i64] {
-        &self.total
+        &self.totals.values
     }
 
     /// What every rank put into `slot` of the last small reduction.

@@ -1,12 +1,17 @@
-//! The paths of a round: rows in a table, or frames over TCP. The round counter is the same on both.
+//! The paths of a round: rows in a table, frames over TCP, or both. The round counter is the same on all.
 
 pub(crate) mod data;
+pub(crate) mod engine;
+pub(crate) mod hosts;
+mod ring;
 pub(crate) mod table;
 pub(crate) mod tcp;
 
 use crate::error::ErrorKind;
-use crate::op::Op;
-use rankpact_shm::{Kind, Timing};
+use crate::op::Ops;
+use hosts::HostsPath;
+use rankpact_shm::Timing;
+use std::sync::Arc;
 use std::time::Duration;
 use table::TablePath;
 use tcp::TcpPath;
@@ -24,6 +29,7 @@ pub(crate) enum Path {
     },
     Table(TablePath),
     Tcp(TcpPath),
+    Hosts(HostsPath),
 }
 
 /// One call, as the paths see it.
@@ -35,13 +41,13 @@ pub(crate) struct Round<'a> {
     pub(crate) ranks: &'a [usize],
 }
 
-impl Op {
-    pub(crate) fn kind(self) -> Kind {
-        match self {
-            Self::Min => Kind::Min,
-            Self::Max => Kind::Max,
-        }
-    }
+/// A reduction that has been started, on whatever path.
+#[derive(Debug)]
+pub(crate) enum Started {
+    Alone(Vec<i64>),
+    Table(rankpact_shm::Started),
+    Tcp(Arc<tcp::Finished>),
+    Hosts(Arc<tcp::Finished>),
 }
 
 impl Path {
@@ -50,22 +56,92 @@ impl Path {
             Self::Alone { round } => *round,
             Self::Table(path) => path.round(),
             Self::Tcp(path) => path.round(),
+            Self::Hosts(path) => path.round(),
         }
     }
 
     #[inline]
     pub(crate) fn all_reduce(
         &mut self,
-        op: Op,
+        ops: Ops<'_>,
         values: &mut [i64],
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
         match self {
-            Self::Table(path) => path.all_reduce(op, values, round),
-            Self::Tcp(path) => path.all_reduce(op, values, round),
+            Self::Table(path) => path.all_reduce(ops, values, round),
+            Self::Tcp(path) => path.all_reduce(ops, values, round),
+            Self::Hosts(path) => path.all_reduce(ops, values, round),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        ops: Ops<'_>,
+        values: &[i64],
+        round: &Round<'_>,
+    ) -> Result<Started, ErrorKind> {
+        match self {
+            Self::Table(path) => path.start(ops, values, round).map(Started::Table),
+            Self::Tcp(path) => path.start(ops, values, round).map(Started::Tcp),
+            Self::Hosts(path) => path.start(ops, values, round).map(Started::Hosts),
+            Self::Alone { round } => {
+                *round += 1;
+                Ok(Started::Alone(values.to_vec()))
+            }
+        }
+    }
+
+    pub(crate) fn finish(
+        &mut self,
+        started: &Started,
+        round: &Round<'_>,
+    ) -> Result<Vec<i64>, ErrorKind> {
+        match (self, started) {
+            (Self::Table(path), Started::Table(started)) => path.finish(started, round),
+            (Self::Tcp(path), Started::Tcp(finished)) => path.finish(finished, round),
+            (Self::Hosts(path), Started::Hosts(finished)) => path.finish(finished, round),
+            (Self::Alone { .. }, Started::Alone(values)) => Ok(values.clone()),
+            _ => Err(ErrorKind::Usage(
+                "this round was started in another group".to_owned(),
+            )),
+        }
+    }
+
+    pub(crate) fn all_gather(
+        &mut self,
+        values: &[i64],
+        into: &mut Vec<i64>,
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        into.clear();
+        match self {
+            Self::Table(path) => path.all_gather(values, into, round),
+            Self::Tcp(path) => path.all_gather(values, into, round),
+            Self::Hosts(path) => path.all_gather(values, into, round),
+            Self::Alone { round } => {
+                *round += 1;
+                into.extend_from_slice(values);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn all_gather_bytes(
+        &mut self,
+        bytes: &[u8],
+        round: &Round<'_>,
+    ) -> Result<Vec<Vec<u8>>, ErrorKind> {
+        match self {
+            Self::Table(path) => path.all_gather_bytes(bytes, round),
+            Self::Tcp(path) => path.all_gather_bytes(bytes, round),
+            Self::Hosts(path) => path.all_gather_bytes(bytes, round),
+            Self::Alone { round } => {
+                *round += 1;
+                Ok(vec![bytes.to_vec()])
             }
         }
     }
@@ -79,6 +155,7 @@ impl Path {
         match self {
             Self::Table(path) => path.broadcast(root, bytes, round),
             Self::Tcp(path) => path.broadcast(root, bytes, round),
+            Self::Hosts(path) => path.broadcast(root, bytes, round),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(())
@@ -90,6 +167,7 @@ impl Path {
         match self {
             Self::Table(path) => path.barrier(round),
             Self::Tcp(path) => path.barrier(round),
+            Self::Hosts(path) => path.barrier(round),
             Self::Alone { round } => {
                 *round += 1;
                 Ok(())
@@ -101,7 +179,7 @@ impl Path {
         match self {
             Self::Table(path) => path.contributions(slot),
             Self::Tcp(path) => path.contributions(slot),
-            Self::Alone { .. } => None,
+            Self::Hosts(_) | Self::Alone { .. } => None,
         }
     }
 
@@ -109,6 +187,7 @@ impl Path {
         match self {
             Self::Table(path) => path.timing(),
             Self::Tcp(path) => path.timing(),
+            Self::Hosts(path) => path.timing(),
             Self::Alone { .. } => None,
         }
     }
@@ -117,6 +196,7 @@ impl Path {
         match self {
             Self::Table(path) => path.close(),
             Self::Tcp(path) => path.close(),
+            Self::Hosts(path) => path.close(),
             Self::Alone { .. } => {}
         }
     }

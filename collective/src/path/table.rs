@@ -2,13 +2,14 @@
 
 use super::Round;
 use super::data::{Exchange, Stop, Wire};
+use super::tcp::fits;
 use crate::error::{Described, ErrorKind, Silent};
 use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};
-use crate::op::Op;
+use crate::op::Ops;
 use rankpact_shm::{
     Aborter, Announcement, CallView, Cause, FREE_WORDS, Failure, Kind, MAX_SLOTS, Missing, Open,
-    RoundError, Table, Timing, Trouble,
+    Reduction, Ring, RoundError, Started, Table, Timing, Trouble,
 };
 use std::time::{Duration, Instant};
 
@@ -28,10 +29,10 @@ pub(crate) struct TablePath {
 }
 
 impl TablePath {
-    pub(crate) fn new(table: Table, mesh: Mesh) -> Self {
+    pub(crate) fn new(table: Table, mesh: Mesh, ring: Option<Ring>) -> Self {
         Self {
             table,
-            wire: Wire::new(mesh),
+            wire: Wire::new(mesh).with_ring(ring),
             wide: false,
         }
     }
@@ -61,22 +62,66 @@ impl TablePath {
 
     pub(crate) fn close(&mut self) {
         self.table.close();
-        self.wire.mesh.close();
+        self.wire.close();
+    }
+
+    /// What `rank` announced in the last round, which was a described one.
+    pub(super) fn announced(&self, rank: usize) -> Announcement {
+        self.table.announced(rank)
+    }
+
+    /// Makes sure that no later call with `label` is refused for it.
+    pub(super) fn intern(&mut self, label: &str) -> Result<(), ErrorKind> {
+        self.table
+            .intern(label)
+            .map_err(|error| kind_of(error, &[]))
+    }
+
+    /// Whether the next round can still complete; does not block.
+    pub(super) fn watch(&mut self, ranks: &[usize]) -> Result<(), ErrorKind> {
+        self.table.watch().map_err(|error| kind_of(error, ranks))
     }
 
     #[inline]
     pub(crate) fn all_reduce(
         &mut self,
-        op: Op,
+        ops: Ops<'_>,
         values: &mut [i64],
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
         self.wide = values.len() > MAX_SLOTS;
         if self.wide {
-            return self.reduce_wide(op, values, round);
+            return self.reduce_wide(ops, values, round);
         }
+        with_kinds(ops, |reduction| {
+            self.table
+                .all_reduce(reduction, round.label, values, round.timeout)
+        })
+        .map_err(|error| kind_of(error, round.ranks))
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        ops: Ops<'_>,
+        values: &[i64],
+        round: &Round<'_>,
+    ) -> Result<Started, ErrorKind> {
+        self.wide = false;
+        with_kinds(ops, |reduction| {
+            self.table
+                .start(reduction, round.label, values, round.timeout)
+        })
+        .map_err(|error| kind_of(error, round.ranks))
+    }
+
+    pub(crate) fn finish(
+        &mut self,
+        started: &Started,
+        round: &Round<'_>,
+    ) -> Result<Vec<i64>, ErrorKind> {
         self.table
-            .all_reduce(op.kind(), round.label, values, round.timeout)
+            .finish(started, round.timeout)
+            .map(|reduced| reduced.to_vec())
             .map_err(|error| kind_of(error, round.ranks))
     }
 
@@ -89,24 +134,66 @@ impl TablePath {
 
     fn reduce_wide(
         &mut self,
-        op: Op,
+        ops: Ops<'_>,
         values: &mut [i64],
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
-        let width = i64::try_from(values.len()).unwrap_or(i64::MAX);
-        let announcement = Announcement {
-            travelling: 8 * values.len() as u64,
-            ..Announcement::default()
-        };
-        self.described(
-            op.kind(),
-            width,
-            announcement,
+        let travelling = 8 * values.len() as u64;
+        let overflow = self.described(
+            ops.kind(),
+            description(ops, values.len()),
+            data(travelling),
             round,
-            |wire, exchange, guard| wire.all_reduce(exchange, op, values, guard),
+            |wire, exchange, guard| wire.all_reduce(exchange, ops, values, guard),
         )?;
+        fits(overflow.flatten())?;
         values.copy_from_slice(self.wire.total());
         Ok(())
+    }
+
+    pub(crate) fn all_gather(
+        &mut self,
+        values: &[i64],
+        into: &mut Vec<i64>,
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        self.wide = values.len() > MAX_SLOTS;
+        if !self.wide {
+            return self
+                .table
+                .all_gather(round.label, values, into, round.timeout)
+                .map_err(|error| kind_of(error, round.ranks));
+        }
+        let width = i64::try_from(values.len()).unwrap_or(i64::MAX);
+        self.described(
+            Kind::Gather,
+            width,
+            data(8 * values.len() as u64),
+            round,
+            |wire, exchange, guard| wire.gather(exchange, values, guard),
+        )?;
+        into.extend_from_slice(self.wire.total());
+        Ok(())
+    }
+
+    pub(crate) fn all_gather_bytes(
+        &mut self,
+        bytes: &[u8],
+        round: &Round<'_>,
+    ) -> Result<Vec<Vec<u8>>, ErrorKind> {
+        self.wide = true;
+        let travelled = self.described(
+            Kind::GatherBytes,
+            0,
+            announce_bytes(bytes),
+            round,
+            |wire, exchange, guard| wire.gather_bytes(exchange, bytes, guard),
+        )?;
+        Ok(travelled.unwrap_or_else(|| {
+            (0..self.table.ranks())
+                .map(|rank| inline_bytes(&self.table.announced(rank)))
+                .collect()
+        }))
     }
 
     pub(crate) fn broadcast(
@@ -134,16 +221,15 @@ impl TablePath {
             *bytes = got;
             return travelled.map(drop);
         }
-        *bytes = if travelled? {
-            got
-        } else {
-            inline_bytes(&self.table.announced(root))
+        *bytes = match travelled? {
+            Some(()) => got,
+            None => inline_bytes(&self.table.announced(root)),
         };
         Ok(())
     }
 
-    /// A described round: announce, let the data travel if there is any, commit. Whether any did.
-    fn described(
+    /// A described round: announce, let the data travel if there is any, commit. What that brought, if any did.
+    pub(super) fn described<T>(
         &mut self,
         kind: Kind,
         description: i64,
@@ -153,8 +239,8 @@ impl TablePath {
             &mut Wire,
             &Exchange<'_>,
             &mut dyn FnMut() -> Result<(), RoundError>,
-        ) -> Result<(), ExchangeError<Stop<RoundError>>>,
-    ) -> Result<bool, ErrorKind> {
+        ) -> Result<T, ExchangeError<Stop<RoundError>>>,
+    ) -> Result<Option<T>, ErrorKind> {
         let started = Instant::now();
         let Self { table, wire, .. } = self;
         let in_errors = |error| kind_of(error, round.ranks);
@@ -162,16 +248,17 @@ impl TablePath {
             .announce(kind, round.label, description, announcement, round.timeout)
             .map_err(in_errors)?
         else {
-            return Ok(false);
+            return Ok(None);
         };
         let exchange = Exchange {
             round: open.round(),
             label: round.label,
             deadline: job::deadline(started, round.timeout),
         };
-        if let Err(error) = travel(wire, &exchange, &mut || open.watch()) {
-            return Err(in_errors(give_up(open, error, started)));
-        }
+        let brought = match travel(wire, &exchange, &mut || open.watch()) {
+            Ok(brought) => brought,
+            Err(error) => return Err(in_errors(give_up(open, error, started))),
+        };
         // A little longer than the data: a rank that still waits for some knows better than this one who is missing.
         open.commit(
             round
@@ -180,7 +267,33 @@ impl TablePath {
                 .saturating_add(GRACE),
         )
         .map_err(in_errors)?;
-        Ok(true)
+        Ok(Some(brought))
+    }
+}
+
+/// A reduction in one word. Which operations is compared by their checksum, and slot by slot when the data comes.
+pub(super) fn description(ops: Ops<'_>, slots: usize) -> i64 {
+    let width = u64::from(u32::try_from(slots).unwrap_or(u32::MAX));
+    let codes = u64::from(crc32fast::hash(&ops.codes()));
+    (width | codes << 32).cast_signed()
+}
+
+/// The operations in terms of the table.
+#[inline]
+fn with_kinds<T>(ops: Ops<'_>, call: impl FnOnce(Reduction<'_>) -> T) -> T {
+    match ops {
+        Ops::All(op) => call(op.kind().into()),
+        Ops::Each(ops) => {
+            let kinds: Vec<Kind> = ops.iter().map(|op| op.kind()).collect();
+            call(kinds.as_slice().into())
+        }
+    }
+}
+
+fn data(travelling: u64) -> Announcement {
+    Announcement {
+        travelling,
+        ..Announcement::default()
     }
 }
 
@@ -262,6 +375,7 @@ pub(crate) fn kind_of(error: RoundError, ranks: &[usize]) -> ErrorKind {
         return match error {
             RoundError::Closed => ErrorKind::Closed,
             RoundError::Forked => ErrorKind::Forked,
+            RoundError::Overflow { slot } => ErrorKind::Overflow { slot },
             other => ErrorKind::Usage(other.to_string()),
         };
     };

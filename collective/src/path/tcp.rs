@@ -4,22 +4,59 @@
 //! next call.
 
 use super::Round;
-use super::data::{Exchange, Shown, Stop, Wire};
+use super::data::{Exchange, Overflow, Shown, Stop, Wire};
 use crate::error::{Described, ErrorKind, Silent};
 use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};
-use crate::op::Op;
+use crate::op::{Ops, OwnOps};
+use crate::options::Options;
 use rankpact_shm::{Kind, LABEL_BYTES, Timing, monotonic_ns};
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 pub(crate) struct TcpPath {
     wire: Wire,
     round: u64,
+    failed: Option<u64>,
     last_label: String,
     timing: Option<Timing>,
+    /// Rounds that were started and are not finished, oldest first; at most so many.
+    flight: VecDeque<Flying>,
+    depth: usize,
     /// Asked while this rank waits: whether the job was aborted.
     aborted: Option<Abortion>,
+}
+
+/// The result of a round that was started, once it has settled.
+pub(crate) type Finished = OnceLock<Result<Vec<i64>, ErrorKind>>;
+
+/// A round whose frame is sent and whose peers' frames are not taken.
+#[derive(Debug)]
+struct Flying {
+    round: u64,
+    label: String,
+    ops: OwnOps,
+    values: Vec<i64>,
+    started: Instant,
+    arrived_ns: u64,
+    finished: Arc<Finished>,
+}
+
+impl Flying {
+    fn exchange(&self, deadline: Instant) -> Exchange<'_> {
+        Exchange {
+            round: self.round,
+            label: &self.label,
+            deadline,
+        }
+    }
+}
+
+/// A total that does not fit is an error that fails nothing.
+pub(crate) fn fits(overflow: Overflow) -> Result<(), ErrorKind> {
+    overflow.map_or(Ok(()), |slot| Err(ErrorKind::Overflow { slot }))
 }
 
 /// Whether, and why, the job was aborted.
@@ -32,13 +69,16 @@ impl std::fmt::Debug for Abortion {
 }
 
 impl TcpPath {
-    pub(crate) fn new(mesh: Mesh, timing: bool) -> Self {
-        let timing = timing.then(Timing::default);
+    pub(crate) fn new(mesh: Mesh, options: &Options) -> Self {
+        let timing = options.timing.then(Timing::default);
         Self {
             wire: Wire::new(mesh),
             round: 0,
+            failed: None,
             last_label: String::new(),
             timing,
+            flight: VecDeque::new(),
+            depth: options.depth,
             aborted: None,
         }
     }
@@ -47,8 +87,9 @@ impl TcpPath {
         self.aborted = Some(aborted);
     }
 
+    /// The round of the last call, or the one that failed: a call that could not begin belongs to it.
     pub(crate) fn round(&self) -> u64 {
-        self.round
+        self.failed.unwrap_or(self.round)
     }
 
     pub(crate) fn timing(&self) -> Option<Timing> {
@@ -65,20 +106,44 @@ impl TcpPath {
     }
 
     pub(crate) fn close(&mut self) {
-        self.wire.mesh.close();
+        self.wire.close();
     }
 
     pub(crate) fn all_reduce(
         &mut self,
-        op: Op,
+        ops: Ops<'_>,
         values: &mut [i64],
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
-        self.call(round, |wire, exchange, guard| {
-            wire.all_reduce(exchange, op, values, guard)
+        let overflow = self.call(round, |wire, exchange, guard| {
+            wire.all_reduce(exchange, ops, values, guard)
         })?;
+        fits(overflow)?;
         values.copy_from_slice(self.wire.total());
         Ok(())
+    }
+
+    pub(crate) fn all_gather(
+        &mut self,
+        values: &[i64],
+        into: &mut Vec<i64>,
+        round: &Round<'_>,
+    ) -> Result<(), ErrorKind> {
+        self.call(round, |wire, exchange, guard| {
+            wire.gather(exchange, values, guard)
+        })?;
+        into.extend_from_slice(self.wire.total());
+        Ok(())
+    }
+
+    pub(crate) fn all_gather_bytes(
+        &mut self,
+        bytes: &[u8],
+        round: &Round<'_>,
+    ) -> Result<Vec<Vec<u8>>, ErrorKind> {
+        self.call(round, |wire, exchange, guard| {
+            wire.gather_bytes(exchange, bytes, guard)
+        })
     }
 
     pub(crate) fn broadcast(
@@ -96,59 +161,180 @@ impl TcpPath {
         self.call(round, |wire, exchange, guard| wire.barrier(exchange, guard))
     }
 
-    /// One round; whatever fails it is told to all peers.
-    fn call(
+    /// Sends this rank's row; the peers' are taken when the round is finished.
+    pub(crate) fn start(
+        &mut self,
+        ops: Ops<'_>,
+        values: &[i64],
+        round: &Round<'_>,
+    ) -> Result<Arc<Finished>, ErrorKind> {
+        self.begin(round)?;
+        if self.flight.len() >= self.depth {
+            self.land(round.timeout, round.ranks)?;
+        }
+        let flying = Flying {
+            round: self.round + 1,
+            label: round.label.to_owned(),
+            ops: ops.into(),
+            values: values.to_vec(),
+            started: Instant::now(),
+            arrived_ns: monotonic_ns(),
+            finished: Arc::default(),
+        };
+        let exchange = flying.exchange(flying.started);
+        let posted = self.wire.start(&exchange, ops, values);
+        self.round += 1;
+        if let Err(error) = posted {
+            let error = ExchangeError::Mesh(error);
+            return Err(self.give_up(error, round.ranks, self.round, flying.started));
+        }
+        let finished = Arc::clone(&flying.finished);
+        self.flight.push_back(flying);
+        Ok(finished)
+    }
+
+    /// Completes the rounds in flight up to that of `finished`, oldest first.
+    pub(crate) fn finish(
+        &mut self,
+        finished: &Arc<Finished>,
+        round: &Round<'_>,
+    ) -> Result<Vec<i64>, ErrorKind> {
+        let deadline = job::deadline(Instant::now(), round.timeout);
+        loop {
+            if let Some(result) = finished.get() {
+                return result.clone();
+            }
+            let ours = |flying: &Flying| Arc::ptr_eq(&flying.finished, finished);
+            if !self.flight.iter().any(ours) {
+                return Err(ErrorKind::Usage(
+                    "this round was started in another group".to_owned(),
+                ));
+            }
+            self.land(
+                deadline.saturating_duration_since(Instant::now()),
+                round.ranks,
+            )?;
+        }
+    }
+
+    /// Completes the oldest round in flight.
+    fn land(&mut self, timeout: Duration, ranks: &[usize]) -> Result<(), ErrorKind> {
+        let Some(flying) = self.flight.pop_front() else {
+            return Ok(());
+        };
+        let started = Instant::now();
+        let exchange = flying.exchange(job::deadline(started, timeout));
+        let ops = flying.ops.borrow();
+        let (wire, aborted) = (&mut self.wire, &self.aborted);
+        let outcome = wire.finish(&exchange, ops, &flying.values, || {
+            aborted
+                .as_ref()
+                .and_then(|aborted| aborted.0())
+                .map_or(Ok(()), Err)
+        });
+        match outcome {
+            Ok(overflow) => {
+                self.settled(&flying.label, flying.arrived_ns);
+                let total = fits(overflow).map(|()| self.wire.total().to_vec());
+                // Set here alone, once for each round.
+                let _ = flying.finished.set(total);
+                Ok(())
+            }
+            Err(error) => {
+                self.flight.clear();
+                Err(self.give_up(error, ranks, flying.round, started))
+            }
+        }
+    }
+
+    /// Whether a call can begin at all.
+    fn begin(&self, round: &Round<'_>) -> Result<(), ErrorKind> {
+        if round.label.is_empty() || round.label.len() > LABEL_BYTES {
+            return Err(ErrorKind::Usage(format!(
+                "a label has 1 to {LABEL_BYTES} bytes"
+            )));
+        }
+        match self.aborted.as_ref().and_then(|aborted| aborted.0()) {
+            Some(kind) => Err(kind),
+            None => Ok(()),
+        }
+    }
+
+    /// One round, behind those in flight; whatever fails it is told to all peers.
+    fn call<T>(
         &mut self,
         round: &Round<'_>,
         travel: impl FnOnce(
             &mut Wire,
             &Exchange<'_>,
             &mut dyn FnMut() -> Result<(), ErrorKind>,
-        ) -> Result<(), ExchangeError<Stop<ErrorKind>>>,
-    ) -> Result<(), ErrorKind> {
-        if round.label.is_empty() || round.label.len() > LABEL_BYTES {
-            return Err(ErrorKind::Usage(format!(
-                "a label has 1 to {LABEL_BYTES} bytes"
-            )));
-        }
-        let aborted = || self.aborted.as_ref().and_then(|aborted| aborted.0());
-        if let Some(kind) = aborted() {
-            return Err(kind);
-        }
+        ) -> Result<T, ExchangeError<Stop<ErrorKind>>>,
+    ) -> Result<T, ErrorKind> {
+        self.begin(round)?;
         let started = Instant::now();
+        let deadline = job::deadline(started, round.timeout);
+        while !self.flight.is_empty() {
+            self.land(
+                deadline.saturating_duration_since(Instant::now()),
+                round.ranks,
+            )?;
+        }
         let arrived_ns = monotonic_ns();
         let exchange = Exchange {
             round: self.round + 1,
             label: round.label,
-            deadline: job::deadline(started, round.timeout),
+            deadline,
         };
+        let aborted = &self.aborted;
         let outcome = travel(&mut self.wire, &exchange, &mut || {
-            aborted().map_or(Ok(()), Err)
+            aborted
+                .as_ref()
+                .and_then(|aborted| aborted.0())
+                .map_or(Ok(()), Err)
         });
         self.round += 1;
-        if let Err(error) = outcome {
-            let kind = self.failure(error, round, started.elapsed());
-            self.wire.mesh.poison(self.round, &job::encode(&kind));
-            return Err(kind);
+        match outcome {
+            Ok(value) => {
+                self.settled(round.label, arrived_ns);
+                Ok(value)
+            }
+            Err(error) => Err(self.give_up(error, round.ranks, self.round, started)),
         }
-        round.label.clone_into(&mut self.last_label);
+    }
+
+    fn settled(&mut self, label: &str, arrived_ns: u64) {
+        label.clone_into(&mut self.last_label);
         if let Some(timing) = &mut self.timing {
             let last = self.wire.last_sent_ns.max(arrived_ns);
             timing.skew = Duration::from_nanos(last - arrived_ns);
             timing.transport = Duration::from_nanos(monotonic_ns().saturating_sub(last));
         }
-        Ok(())
+    }
+
+    /// Why `round` has failed, told to all peers.
+    fn give_up(
+        &mut self,
+        error: ExchangeError<Stop<ErrorKind>>,
+        ranks: &[usize],
+        round: u64,
+        started: Instant,
+    ) -> ErrorKind {
+        let kind = self.failure(error, ranks, round, started.elapsed());
+        self.failed.get_or_insert(round);
+        self.wire.mesh.poison(round, &job::encode(&kind));
+        kind
     }
 
     fn failure(
         &self,
         error: ExchangeError<Stop<ErrorKind>>,
-        round: &Round<'_>,
+        ranks: &[usize],
+        round: u64,
         after: Duration,
     ) -> ErrorKind {
-        let world = |peer: usize| round.ranks.get(peer).copied().unwrap_or(peer);
+        let world = |peer: usize| ranks.get(peer).copied().unwrap_or(peer);
         let me = self.wire.mesh.me();
-        let last_round = self.round - 1;
+        let last_round = round - 1;
         // An abort closes connections too, and says more.
         if let Some(kind) = self.aborted.as_ref().and_then(|aborted| aborted.0()) {
             return kind;
@@ -192,10 +378,21 @@ impl TcpPath {
     }
 }
 
-fn describe(rank: usize, shown: Shown) -> Described {
+pub(super) fn describe(rank: usize, shown: Shown) -> Described {
     let kind = Kind::from_code(shown.operation.into());
     let shape = match (kind, shown.width) {
         (Some(Kind::Broadcast), _) => format!("root {}", shown.root),
+        (Some(Kind::GatherBytes), _) => "bytes".to_owned(),
+        (Some(Kind::Each), _) => {
+            let names = shown
+                .codes
+                .iter()
+                .map(|code| Kind::from_code((*code).into()));
+            let names: Vec<_> = names
+                .map(|kind| kind.map_or_else(|| "unknown".to_owned(), |kind| kind.to_string()))
+                .collect();
+            names.join(",")
+        }
         (_, 1) => "1 slot".to_owned(),
         (_, slots) => format!("{slots} slots"),
     };

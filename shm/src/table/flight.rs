@@ -71,6 +71,11 @@ impl Flight {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// What is left of a deadline.
@@ -115,7 +120,7 @@ impl Table {
         }
         // RULE [O8] Publishing a round settles the one as far back as rounds may be in flight: its peers are done with the
         // buffer that comes next.
-        if self.flight.0.len() >= self.geometry().depth() && !weakened("O8") {
+        if self.flight.len() >= self.geometry().depth() && !weakened("O8") {
             self.land(timeout)?;
         }
         let posted = self.post(reduction.into(), label, slots)?;
@@ -138,35 +143,37 @@ impl Table {
     ///
     /// As [`Table::all_reduce`]; the failure may be that of an older round in flight.
     pub fn finish(&mut self, started: &Started, timeout: Duration) -> Result<Reduced, RoundError> {
-        let budget = Budget::of(timeout);
-        loop {
-            if let Some(reduced) = started.result.get() {
-                return Ok((*reduced)?);
+        let ours = |flying: &Flying| Arc::ptr_eq(&flying.result, &started.result);
+        if self.flight.0.front().is_some_and(ours) {
+            // No other round shares its deadline: no look at the clock.
+            self.land(timeout)?;
+        } else if self.flight.0.iter().any(ours) {
+            let budget = Budget::of(timeout);
+            while self.flight.0.iter().any(ours) {
+                self.land(budget.left())?;
             }
-            let ours = |flying: &Flying| Arc::ptr_eq(&flying.result, &started.result);
-            if !self.flight.0.iter().any(ours) {
-                return Err(self
-                    .failure
-                    .clone()
-                    .map_or(RoundError::NotStarted, RoundError::Poisoned));
-            }
-            if self.closed {
-                return Err(RoundError::Closed);
-            }
-            self.land(budget.left())?;
+        }
+        match (started.result.get(), &self.failure) {
+            (Some(reduced), _) => Ok((*reduced)?),
+            (None, Some(failure)) => Err(RoundError::Poisoned(failure.clone())),
+            (None, None) => Err(RoundError::NotStarted),
         }
     }
 
-    /// Wakes whoever sleeps for `round` if this rank was the last to come: its first look may be long after this.
+    /// Wakes whoever sleeps for `round` if this rank was the last to come.
+    ///
+    /// RULE [P1] Who starts a round may look at it much later: so it looks for the sleepers' sake at once, behind F1, as a
+    /// blocking call does.
     fn wake_if_last(&self, round: u64) {
         let storage = &self.seat.storage;
-        if Waits::anybody_sleeps(storage, round)
+        if !weakened("P1")
+            && Waits::anybody_sleeps(storage.control(), round)
             && storage
                 .rows(round)
                 .iter()
                 .all(|row| row.stamp().is_round(round))
         {
-            self.waits.wake(storage, round);
+            self.waits.wake(storage.control(), round);
         }
     }
 
@@ -203,29 +210,26 @@ impl Table {
     /// oldest, so that a failed round has no completed one behind it.
     #[cold]
     fn land(&mut self, timeout: Duration) -> Result<(), RoundError> {
-        if !self.seat.owner.is_here() {
-            return Err(RoundError::Forked);
+        self.owned()?;
+        if self.closed {
+            return Err(RoundError::Closed);
         }
         // RULE [O7] The oldest first.
-        let next = if weakened("O7") {
-            self.flight.0.pop_back()
+        let at = if weakened("O7") {
+            self.flight.len().saturating_sub(1)
         } else {
-            self.flight.0.pop_front()
+            0
         };
-        let Some(Flying {
-            posted,
-            own,
-            result,
-        }) = next
-        else {
+        let Some(&Flying { posted, own, .. }) = self.flight.0.get(at) else {
             return Ok(());
         };
         let mut total = own;
         let settled = self.gather(posted, &own, &mut total.slots[..own.width], timeout);
-        match &settled {
+        // In flight until here: a panic in between, caught by somebody, leaves it to the next call.
+        match (&settled, self.flight.0.remove(at)) {
             // Set here alone, once for each round.
-            Ok(reduced) => drop(result.set(reduced.map(|()| total))),
-            Err(_) => self.flight.0.clear(),
+            (Ok(reduced), Some(flying)) => drop(flying.result.set(reduced.map(|()| total))),
+            _ => self.flight.0.clear(),
         }
         self.settle(posted.round, settled).map(drop)
     }

@@ -2,6 +2,7 @@
 
 use super::{RoundError, Table};
 use crate::call::Announcement;
+use crate::layout::MAX_RANKS;
 use crate::origin::Reason;
 use crate::seat::contradiction;
 use crate::sync::full_fence;
@@ -10,6 +11,7 @@ use std::time::Duration;
 /// A round that all ranks have announced and that completes when all hold their data.
 ///
 /// Ends with [`Open::commit`] or [`Open::fail`]. Dropped before, it fails on all ranks: they would wait for this one.
+/// A forked child's copy is nothing: its calls are [`RoundError::Forked`], and its drop touches nothing.
 #[derive(Debug)]
 pub struct Open<'a> {
     table: &'a mut Table,
@@ -45,6 +47,7 @@ impl<'a> Open<'a> {
     /// The failure of the round, if somebody gave up on it, died or left.
     pub fn watch(&mut self) -> Result<(), RoundError> {
         let (table, round) = (&mut *self.table, self.round);
+        table.owned()?;
         let result = match table.ended(round) {
             Some(failure) => Err(failure),
             None => table.inspect(round, table.others(), &|peer| {
@@ -63,6 +66,7 @@ impl<'a> Open<'a> {
     pub fn commit(mut self, timeout: Duration) -> Result<(), RoundError> {
         self.over = true;
         let (table, round) = (&mut *self.table, self.round);
+        table.owned()?;
         let storage = &table.seat.storage;
         storage.member(table.seat.me).finish(round);
         // ORDERING [F4] SeqCst fence between `done` and the scan: pairs with F3 and P2, as F1 does for stamps.
@@ -81,11 +85,17 @@ impl<'a> Open<'a> {
     fn give_up(&mut self, why: Trouble<'_>) -> RoundError {
         self.over = true;
         let (table, round) = (&mut *self.table, self.round);
+        if let Err(forked) = table.owned() {
+            return forked;
+        }
         let reason = match why {
             Trouble::Died { rank } => Reason::Died { rank },
             Trouble::Closed { rank } => Reason::Closed { rank },
             Trouble::Timeout { ranks, waited } => Reason::Timeout {
-                ranks: ranks.iter().fold(0, |bits, rank| bits | 1 << rank),
+                ranks: ranks
+                    .iter()
+                    .filter(|rank| **rank < MAX_RANKS)
+                    .fold(0, |bits, rank| bits | 1 << rank),
                 waited,
             },
             Trouble::Other(text) => Reason::Aborted { text, origin: None },

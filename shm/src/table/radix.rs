@@ -52,7 +52,7 @@ impl Table {
             });
         if between && !weakened("O9") {
             // RULE [O9] All rows are there, and this rank has not looked at them all: it wakes as if it had.
-            self.waits.wake(storage, posted.round);
+            self.waits.wake(storage.control(), posted.round);
         }
         between
     }

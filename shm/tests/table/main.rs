@@ -5,37 +5,25 @@
 mod flight;
 mod operations;
 mod radix;
+#[path = "../harness/watchdog.rs"]
+mod watchdog;
 
 use rankpact_shm::{
     Announcement, Cause, Geometry, Kind, Ladder, Liveness, Open, RoundError, Shape, Storage, Table,
     Trouble,
 };
-use std::sync::{Arc, Mutex, mpsc};
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+use watchdog::watchdog;
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Ends the whole test program if a test hangs: a hung thread cannot be ended alone.
-fn watchdog<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, receiver) = mpsc::channel();
-    let worker = thread::spawn(move || sender.send(body()));
-    match receiver.recv_timeout(LONG) {
-        Ok(value) => value,
-        Err(mpsc::RecvTimeoutError::Disconnected) => match worker.join() {
-            Err(panic) => std::panic::resume_unwind(panic),
-            Ok(_) => unreachable!("a worker that returned has sent its value"),
-        },
-        Err(mpsc::RecvTimeoutError::Timeout) => {
-            eprintln!("watchdog: a test hangs");
-            std::process::abort();
-        }
-    }
-}
-
 fn tables(ranks: usize, first_round: u64, ladder: Ladder) -> Vec<Table> {
-    let geometry = Geometry::new(ranks, 4).expect("a valid geometry");
+    let depth = if ranks > 32 { 2 } else { 4 };
+    let geometry = Geometry::new(ranks, depth).expect("a valid geometry");
     let storage = Arc::new(Storage::heap(geometry, first_round));
     (0..ranks)
         .map(|me| Table::new(Arc::clone(&storage), me, ladder))
@@ -614,4 +602,81 @@ fn labels_and_widths_out_of_range_are_refused_before_anything_is_sent() {
         table.all_reduce(Kind::Min, "x", &mut [3], LONG)
     });
     assert_eq!(results, [Ok(()), Ok(())]);
+}
+
+/// Panics when it is asked for the first time.
+#[derive(Debug, Default)]
+struct Fragile(Cell<bool>);
+
+impl Liveness for Fragile {
+    fn alive(&self, _: usize) -> bool {
+        if !self.0.replace(true) {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+        true
+    }
+}
+
+/// A round that is published and was never settled has an open outcome: nobody goes on behind it.
+#[test]
+fn a_call_left_before_its_end_fails_the_group_at_the_next() {
+    let leave: [fn(&mut Table); 2] = [
+        |table| {
+            let _ = table.all_reduce(Kind::Min, "m", &mut [1], LONG);
+        },
+        |table| std::mem::forget(announce(table, Kind::Broadcast, "m", 0)),
+    ];
+    for (way, leave) in leave.into_iter().enumerate() {
+        let mut all = tables(2, 1, Ladder::parking());
+        let (one, mut two) = (all.remove(0), all.remove(0));
+        let mut one = one.with_liveness(Box::new(Fragile::default()));
+        let both = watchdog(move || {
+            let peer = thread::spawn(move || {
+                let first = if way == 0 {
+                    thread::sleep(SHORT);
+                    two.all_reduce(Kind::Min, "m", &mut [1], LONG)
+                } else {
+                    std::mem::forget(announce(&mut two, Kind::Broadcast, "m", 0));
+                    Ok(())
+                };
+                let result = first.and_then(|()| two.all_reduce(Kind::Min, "m", &mut [1], LONG));
+                failure(result.expect_err("rank 0 has left a round"))
+            });
+            let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| leave(&mut one)));
+            assert_eq!(left.is_err(), way == 0, "way {way}");
+            let mine = failure(
+                one.all_reduce(Kind::Min, "m", &mut [1], LONG)
+                    .expect_err("it has left a round"),
+            );
+            is_poisoned_by(&mut one, &mine);
+            [mine, peer.join().expect("no panic")]
+        });
+        assert_eq!(both[0], both[1]);
+    }
+}
+
+#[test]
+fn a_finish_that_panicked_can_be_called_again() {
+    let mut all = tables(2, 1, Ladder::parking());
+    let (one, mut two) = (all.remove(0), all.remove(0));
+    let mut one = one.with_liveness(Box::new(Fragile::default()));
+    watchdog(move || {
+        let start = |own| {
+            one.start(Kind::Min, "m", &[own], LONG)
+                .expect("all is well")
+        };
+        let handles = [1, 2].map(start);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            one.finish(&handles[1], LONG)
+        }));
+        assert!(panicked.is_err());
+        let peer = thread::spawn(move || {
+            two.all_reduce(Kind::Max, "m", &mut [3], LONG)
+                .expect_err("rank 0 calls min");
+        });
+        // The one behind it does not complete without it.
+        let error = one.finish(&handles[1], LONG).expect_err("rank 1 calls max");
+        assert_eq!(failure(error).round, 1);
+        peer.join().expect("no panic");
+    });
 }
