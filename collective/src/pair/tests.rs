@@ -298,8 +298,15 @@ fn both_may_send_the_longest_message_before_they_receive_and_are_held_up_after_t
         };
         let [one, other] = two().map(|group| thread::spawn(move || flood(group)));
         let [(one_sent, one), (other_sent, other)] = [one, other].map(|end| end.join().unwrap());
-        assert!(one_sent.unwrap_err().is_timeout());
-        assert!(other_sent.unwrap_err().is_timeout());
+        // Who gives up throws away what arrives, so that it can say so: the other may get rid of its message by that.
+        let errors: Vec<_> = [one_sent, other_sent]
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
+        assert!(
+            !errors.is_empty() && errors.iter().all(Error::is_timeout),
+            "{errors:?}"
+        );
         close(one, other);
     });
 }
