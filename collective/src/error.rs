@@ -137,7 +137,7 @@ pub struct Described {
     pub rank: usize,
     /// Its operation.
     pub operation: String,
-    /// The width of its contribution in slots, or its root.
+    /// The width of its contribution in slots, its root, or the length of its message.
     pub shape: String,
     /// Its label.
     pub label: String,
