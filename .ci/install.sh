@@ -7,4 +7,7 @@ cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 # Debian's minimal images lack it; build scripts link with it.
 command -v cc >/dev/null || { apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev; }
+# Tests start ranks with mpirun and join network namespaces; where these are missing, such tests say so and pass.
+command -v mpirun >/dev/null && command -v ip >/dev/null ||
+    { apt-get update && apt-get install --yes --no-install-recommends openmpi-bin iproute2; }
 cargo fetch --locked

@@ -20,6 +20,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// The most that is kept back of a deadline for the last vote.
+const VOTE: Duration = Duration::from_secs(1);
+
 /// What a member says first.
 #[derive(Serialize, Deserialize)]
 struct Offer {
@@ -144,10 +147,13 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         job.place.token.derive(&purpose)
     };
     let alone = || job.lost(ranks).is_none();
+    // Why it failed is told by a vote, for which there must be time left.
+    let until = deadline - (timeout / 10).min(VOTE);
     // Every two members of the group; or every two of a host, and every two leaders.
     let connected = match &hosts {
-        None => Mesh::connect(listener, &of_all, me, &token(""), deadline, &alone)
-            .map(|mesh| (mesh, None)),
+        None => {
+            Mesh::connect(listener, &of_all, me, &token(""), until, &alone).map(|mesh| (mesh, None))
+        }
         Some(hosts) => {
             let own = hosts.leads().then(|| listen(job)).transpose()?;
             let address = own.as_ref().map(|(_, address)| *address);
@@ -157,15 +163,13 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
             let here = hosts.places().iter().map(|place| of_all[*place]);
             let here: Vec<SocketAddr> = here.collect();
             let inside = token(&format!(" host {}", hosts.here()));
-            Mesh::connect(listener, &here, hosts.seat(), &inside, deadline, &alone).and_then(
-                |mesh| {
-                    let between = own.map(|(listener, _)| {
-                        let token = token(" leaders");
-                        Mesh::connect(listener, &leaders, hosts.here(), &token, deadline, &alone)
-                    });
-                    Ok((mesh, between.transpose()?))
-                },
-            )
+            Mesh::connect(listener, &here, hosts.seat(), &inside, until, &alone).and_then(|mesh| {
+                let between = own.map(|(listener, _)| {
+                    let token = token(" leaders");
+                    Mesh::connect(listener, &leaders, hosts.here(), &token, until, &alone)
+                });
+                Ok((mesh, between.transpose()?))
+            })
         }
     };
     let connected = connected.map_err(|error| unconnected(&error));
@@ -215,6 +219,7 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
             if wants_table && me == 0 {
                 job.tell_once(&format!("groups use TCP: {kind}"));
             }
+            mesh.tell_silence(told_of_silence(name, ranks.to_vec()));
             Ok((Path::Tcp(TcpPath::new(mesh, options)), kind.to_string()))
         }
     }
@@ -265,11 +270,15 @@ fn told_of_silence(name: &str, ranks: Vec<usize>) -> Notice {
     let label = name.to_owned();
     Box::new(move |silent, waited| {
         tracing::warn!(
-            "group {label}: rank {} alive, silent {:.0} s, last round {} `{}`",
+            "group {label}: rank {} alive, silent {:.0} s, last round {}{}",
             ranks.get(silent.rank).copied().unwrap_or(silent.rank),
             waited.as_secs_f64(),
             silent.last_round,
-            silent.last_label
+            if silent.last_label.is_empty() {
+                String::new()
+            } else {
+                format!(" `{}`", silent.last_label)
+            }
         );
     })
 }

@@ -39,6 +39,19 @@ pub enum ErrorKind {
         /// Who was missing then.
         missing: Vec<Silent>,
     },
+    /// A rank could not be reached over the network before the deadline.
+    Unreached {
+        /// The rank that was sought.
+        rank: usize,
+        /// For how long.
+        after: Duration,
+        /// The address of this host that the last attempt came from, where it got one.
+        from: Option<String>,
+        /// Where it went.
+        to: String,
+        /// Why it failed.
+        trouble: String,
+    },
     /// A rank died: the kernel released its lock or reset its connection.
     PeerDied {
         /// The dead rank.
@@ -147,7 +160,10 @@ impl Error {
     /// Whether a deadline passed, here or as the origin of a poisoned group.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        matches!(*self.root().kind, ErrorKind::Timeout { .. })
+        matches!(
+            *self.root().kind,
+            ErrorKind::Timeout { .. } | ErrorKind::Unreached { .. }
+        )
     }
 
     /// Whether a rank died, here or as the origin of a poisoned group.
@@ -163,6 +179,13 @@ impl Error {
             ErrorKind::Poisoned { origin } => origin.root(),
             _ => self,
         }
+    }
+}
+
+impl ErrorKind {
+    /// The system refused something.
+    pub(crate) fn io(what: &str, error: impl fmt::Display) -> Self {
+        Self::Io(format!("{what}: {error}"))
     }
 }
 
@@ -204,6 +227,19 @@ impl fmt::Display for ErrorKind {
                 }
                 f.write_str("; look at what these ranks are doing, or raise the timeout")
             }
+            Self::Unreached {
+                rank,
+                after,
+                from,
+                to,
+                trouble,
+            } => write!(
+                f,
+                "rank {rank} not reached in {:.1} s, from {} to {to}: {trouble}; set RANKPACT_RENDEZVOUS or MASTER_ADDR to \
+                 an address of its host that leads there, or RANKPACT_INTERFACE there to the interface that others reach",
+                after.as_secs_f64(),
+                from.as_deref().unwrap_or("no interface"),
+            ),
             Self::PeerDied { rank, last_round } => {
                 write!(
                     f,

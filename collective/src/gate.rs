@@ -16,6 +16,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::codec::{Fields, Put};
 use crate::envelope::{Filled, Inbox, seal};
+use crate::ip::Ip;
 use crate::socket::{Stream, patience, tune};
 use crate::token::{Nonce, Proof, Side, Token, nonce};
 
@@ -36,6 +37,9 @@ const MESSAGE: usize = 512;
 
 /// How long to wait before another attempt to connect, and after the system refused a connection.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a gate refuses those of other jobs.
+pub(crate) const WRONG_TOKEN: &str = "the token is not that of this job";
 
 /// What a connection is for; part of every proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,7 +339,7 @@ impl Gate {
                     }
                     .said(&connector, &acceptor);
                     let verdict = if !self.token.verify(Side::Connector, &said, proof) {
-                        Err("the token is not that of this job".to_owned())
+                        Err(WRONG_TOKEN.to_owned())
                     } else if size != self.size && self.purpose == Purpose::Mesh {
                         Err(format!(
                             "rank {rank} was started for {size} ranks, this side for {}",
@@ -391,8 +395,17 @@ pub(crate) struct Visitor {
     stage: Stage,
     /// When the present attempt is given up.
     until: Instant,
-    /// Why the last attempt failed.
-    trouble: String,
+    /// The last attempt.
+    last: Unanswered,
+}
+
+/// An attempt to be let in that has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unanswered {
+    /// The address of this host that leads there.
+    pub(crate) from: Option<Ip>,
+    /// Why it failed.
+    pub(crate) why: String,
 }
 
 impl Visitor {
@@ -405,7 +418,10 @@ impl Visitor {
             claim,
             stage: Stage::Resting(now),
             until: now,
-            trouble: "nothing answered".to_owned(),
+            last: Unanswered {
+                from: None,
+                why: "nothing answered".to_owned(),
+            },
         }
     }
 
@@ -426,9 +442,11 @@ impl Visitor {
         }
     }
 
-    /// Where it goes, and why the last attempt failed.
+    /// From where it goes where, and why the last attempt failed.
     pub(crate) fn trouble(&self) -> String {
-        format!("{}: {}", self.address, self.trouble)
+        let Unanswered { from, why } = &self.last;
+        let from = from.map_or("no interface".to_owned(), |from| from.to_string());
+        format!("from {from} to {}: {why}", self.address)
     }
 
     /// Goes on as far as possible.
@@ -441,7 +459,7 @@ impl Visitor {
             Ok(Some(Ok(entered))) => Ok(Some(entered)),
             Ok(Some(Err(refused))) => Err(refused),
             Ok(None) if now >= self.until && !matches!(self.stage, Stage::Resting(_)) => {
-                self.rest(now, "no answer within 5 s".to_owned());
+                self.rest(now, "no answer".to_owned());
                 Ok(None)
             }
             Ok(None) => Ok(None),
@@ -452,21 +470,27 @@ impl Visitor {
         }
     }
 
-    /// Blocks until it is let in.
+    /// Blocks until it is let in. Once it has proved the token it may be in without knowing: giving up then would look
+    /// like a death, so that the last answer is waited for a little longer.
     ///
     /// # Errors
-    /// Refused, or `Ok(Err(why))` when `deadline` passed.
+    /// Refused, or `Ok(Err(..))` when `deadline` passed.
     pub(crate) fn enter(
         mut self,
         deadline: Instant,
-    ) -> Result<Result<(Stream, Inbox), String>, Refused> {
+    ) -> Result<Result<(Stream, Inbox), Unanswered>, Refused> {
         loop {
             if let Some(entered) = self.advance()? {
                 return Ok(Ok(entered));
             }
             let now = Instant::now();
+            let deadline = if self.has_proved() {
+                deadline + HANDSHAKE
+            } else {
+                deadline
+            };
             if now >= deadline {
-                return Ok(Err(self.trouble));
+                return Ok(Err(self.last));
             }
             let timeout = patience(now, self.wakes().min(deadline), HANDSHAKE);
             // An interrupted poll is an early wake-up, nothing more.
@@ -474,8 +498,12 @@ impl Visitor {
         }
     }
 
-    fn rest(&mut self, now: Instant, trouble: String) {
-        self.trouble = trouble;
+    fn has_proved(&self) -> bool {
+        matches!(self.stage, Stage::Talking { said: Some(_), .. })
+    }
+
+    fn rest(&mut self, now: Instant, why: String) {
+        self.last.why = why;
         self.stage = Stage::Resting(now + PAUSE);
     }
 
@@ -485,7 +513,9 @@ impl Visitor {
                 return Ok(None);
             }
             self.until = now + HANDSHAKE;
-            self.stage = Stage::Connecting(set_out(self.address)?);
+            let stream = set_out(self.address)?;
+            self.last.from = stream.local_addr().ok().map(Ip::from);
+            self.stage = Stage::Connecting(stream);
         }
         if let Stage::Connecting(stream) = &self.stage {
             if let Some(error) = stream.take_error()? {
@@ -526,6 +556,8 @@ impl Visitor {
                     }
                     .send(stream)?;
                     *said = Some(says);
+                    // Longer than the gate keeps anybody.
+                    self.until = now + 2 * HANDSHAKE;
                 }
                 (Message::Welcome(proof), Some(says)) => {
                     if !self.token.verify(Side::Acceptor, says, proof) {
@@ -689,7 +721,8 @@ mod tests {
                 .enter(Instant::now() + Duration::from_millis(100))
                 .unwrap()
                 .unwrap_err();
-            assert!(why.contains("refused"), "{why}");
+            assert!(why.why.contains("refused"), "{why:?}");
+            assert_eq!(why.from, Some(Ip::LOOPBACK));
         });
     }
 

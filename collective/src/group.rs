@@ -6,7 +6,7 @@ use crate::job::{self, Job};
 use crate::mesh::Mesh;
 use crate::op::{Call, Op, Ops};
 use crate::options::{Crowd, Options};
-use crate::pair::{Hub, Meeting};
+use crate::pair::{Hub, Venue};
 use crate::pairs::Pairs;
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
@@ -93,7 +93,7 @@ impl Group {
     ) -> Self {
         Self {
             name: name.to_owned(),
-            pairs: Pairs::new(name, &ranks, me, Meeting::Job(Arc::clone(&job))),
+            pairs: Pairs::new(name, &ranks, me, Venue::Job(Arc::clone(&job))),
             ranks,
             me,
             options,
@@ -144,7 +144,7 @@ impl Group {
             };
             Self {
                 name: name.to_owned(),
-                pairs: Pairs::new(name, &all, me, Meeting::Threads(Arc::clone(&hub))),
+                pairs: Pairs::new(name, &all, me, Venue::Threads(Arc::clone(&hub))),
                 ranks: all.clone(),
                 me,
                 job: None,

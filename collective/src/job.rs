@@ -1,12 +1,12 @@
 //! What all groups of one rank share: its place in the job, the rendezvous, and the word that ends it all.
 
 use crate::error::{Error, ErrorKind, Silent};
+use crate::ip::Ip;
 use crate::options::{Crowd, Options};
 use crate::rendezvous::{Ended, Link, LinkError, Server};
 use crate::token::Token;
 use rankpact_shm::{Aborter, Process};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(crate) struct Place {
     /// The random number of the job, part of the name of every segment.
     pub(crate) nonce: [u64; 2],
     /// Where this rank listens for its peers.
-    pub(crate) ip: IpAddr,
+    pub(crate) ip: Ip,
     pub(crate) token: Token,
     pub(crate) link: Link,
     /// After the link: the last to leave is the one that serves. Locked because groups share a job between threads.

@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::job;
 use crate::op::Call;
-use crate::pair::{LINGER, LONGEST, Meeting, Pair, hang_up, mismatch, wait};
+use crate::pair::{LINGER, LONGEST, Pair, Venue, hang_up, mismatch, wait};
 use rankpact_shm::LABEL_BYTES;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub(crate) struct Pairs {
     /// World ranks of the members.
     ranks: Vec<usize>,
     me: usize,
-    meeting: Meeting,
+    venue: Venue,
     /// How many groups of that name and with these members this rank has made before.
     generation: u64,
     /// By place of the other in the group.
@@ -50,16 +50,16 @@ struct Asked<'a> {
 
 impl Pairs {
     /// The pairs of the member at place `me` of `ranks`.
-    pub(crate) fn new(group: &str, ranks: &[usize], me: usize, meeting: Meeting) -> Self {
-        let generation = match &meeting {
-            Meeting::Job(job) => job.count(&format!("group {group}/{ranks:?}")),
-            Meeting::Threads(_) => 0,
+    pub(crate) fn new(group: &str, ranks: &[usize], me: usize, venue: Venue) -> Self {
+        let generation = match &venue {
+            Venue::Job(job) => job.count(&format!("group {group}/{ranks:?}")),
+            Venue::Threads(_) => 0,
         };
         Self {
             group: group.to_owned(),
             ranks: ranks.to_vec(),
             me,
-            meeting,
+            venue,
             generation,
             lines: BTreeMap::new(),
             aborted: None,
@@ -139,7 +139,7 @@ impl Pairs {
 
     /// Tells all others that this rank gives up, and why.
     pub(crate) fn abort(&mut self, kind: &ErrorKind) {
-        if self.meeting.is_forked() {
+        if self.venue.is_forked() {
             return;
         }
         self.aborted = Some(kind.clone());
@@ -155,7 +155,7 @@ impl Pairs {
 
     /// Says goodbye to all others, as far as that goes at once; [`Pairs::close`] does the rest.
     pub(crate) fn leave(&mut self) {
-        if self.closing.is_some() || self.meeting.is_forked() {
+        if self.closing.is_some() || self.venue.is_forked() {
             return;
         }
         self.closing = Some(Instant::now() + LINGER);
@@ -183,7 +183,7 @@ impl Pairs {
 
     /// Takes over the pairs that others have opened and this rank has not.
     fn adopt(&mut self) {
-        for (peer, pair) in self.meeting.leave(self.me) {
+        for (peer, pair) in self.venue.leave(self.me) {
             self.lines.entry(peer).or_default().pair = Some(pair);
         }
     }
@@ -219,7 +219,7 @@ impl Pairs {
                 };
                 // An abort closes connections too, and says more.
                 let check = |pair: &Pair| {
-                    let ended = self.meeting.aborted().or_else(|| pair.ended(peer));
+                    let ended = self.venue.aborted().or_else(|| pair.ended(peer));
                     ended.map_or(Ok(()), Err)
                 };
                 let done = body(pair, worlds, deadline, &check);
@@ -255,7 +255,7 @@ impl Pairs {
         if self.closing.is_some() {
             return Err(ErrorKind::Closed);
         }
-        if self.meeting.is_forked() {
+        if self.venue.is_forked() {
             return Err(ErrorKind::Forked);
         }
         Ok((self.ranks[self.me], peer))
@@ -269,7 +269,7 @@ impl Pairs {
         worlds: (usize, usize),
         deadline: Instant,
     ) -> Result<(), Error> {
-        if let Some(kind) = self.aborted.clone().or_else(|| self.meeting.aborted()) {
+        if let Some(kind) = self.aborted.clone().or_else(|| self.venue.aborted()) {
             return Err(self.error(asked, 0, kind));
         }
         // What has arrived can be had, also if the other rank was found gone meanwhile.
@@ -292,7 +292,7 @@ impl Pairs {
                 ),
             ];
             let key = format!("group {}", self.group);
-            let opened = self.meeting.open(&key, worlds, &fields, deadline);
+            let opened = self.venue.open(&key, worlds, &fields, deadline);
             line.pair = Some(opened.map_err(|kind| self.error(asked, 0, kind))?);
         }
         Ok(())

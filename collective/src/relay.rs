@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::job;
 use crate::op::Call;
 use crate::options::Options;
-use crate::pair::{Hub, LINGER, LONGEST, Meeting, Message, Pair, hang_up, mismatch, wait};
+use crate::pair::{Hub, LINGER, LONGEST, Message, Pair, Venue, hang_up, mismatch, wait};
 use nix::poll::PollFd;
 use rankpact_shm::LABEL_BYTES;
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ pub struct Relay {
     name: String,
     /// This rank.
     me: usize,
-    meeting: Meeting,
+    venue: Venue,
     upstream: Option<Stage>,
     downstream: Option<Stage>,
     /// Bytes of each vector that the next stage has not taken.
@@ -94,14 +94,14 @@ impl Relay {
         me: usize,
         upstream: Option<usize>,
         downstream: Option<usize>,
-        meeting: Meeting,
+        venue: Venue,
         timeout: Duration,
     ) -> Self {
         let stage = |rank: usize| Stage {
             rank,
-            generation: match &meeting {
-                Meeting::Job(job) => job.count(&format!("relay {name}/{rank}")),
-                Meeting::Threads(_) => 0,
+            generation: match &venue {
+                Venue::Job(job) => job.count(&format!("relay {name}/{rank}")),
+                Venue::Threads(_) => 0,
             },
             pair: None,
         };
@@ -110,7 +110,7 @@ impl Relay {
             me,
             upstream: upstream.map(stage),
             downstream: downstream.map(stage),
-            meeting,
+            venue,
             list: VecDeque::new(),
             room: ROOM,
             timeout,
@@ -126,8 +126,8 @@ impl Relay {
         let place = |me: usize| {
             let upstream = me.checked_sub(1);
             let downstream = Some(me + 1).filter(|next| *next < stages);
-            let meeting = Meeting::Threads(Arc::clone(&hub));
-            Self::new(name, me, upstream, downstream, meeting, options.timeout)
+            let venue = Venue::Threads(Arc::clone(&hub));
+            Self::new(name, me, upstream, downstream, venue, options.timeout)
         };
         (0..stages).map(place).collect()
     }
@@ -301,10 +301,10 @@ impl Relay {
     ///
     /// The neighbours still get what this stage has handed on. Waits up to 2 s for them to leave too.
     pub fn close(&mut self) {
-        if std::mem::replace(&mut self.closed, true) || self.meeting.is_forked() {
+        if std::mem::replace(&mut self.closed, true) || self.venue.is_forked() {
             return;
         }
-        let adopted = self.meeting.leave(self.me).into_values();
+        let adopted = self.venue.leave(self.me).into_values();
         let pairs = [&mut self.upstream, &mut self.downstream];
         let pairs = pairs
             .into_iter()
@@ -336,7 +336,7 @@ impl Relay {
     fn usable(&self, operation: &'static str, call: Call<'_>, number: u64) -> Result<(), Error> {
         let kind = if self.closed {
             ErrorKind::Closed
-        } else if self.meeting.is_forked() {
+        } else if self.venue.is_forked() {
             ErrorKind::Forked
         } else if let Some(origin) = self.failure.clone() {
             ErrorKind::Poisoned { origin }
@@ -350,7 +350,7 @@ impl Relay {
     fn meet(&mut self, deadline: Instant) -> Result<(), ErrorKind> {
         let key = format!("relay {}", self.name);
         let me = self.me;
-        let meeting = &self.meeting;
+        let venue = &self.venue;
         let open = |stage: Option<&mut Stage>, sends: bool| {
             let Some(stage) = stage.filter(|stage| stage.pair.is_none()) else {
                 return Ok(());
@@ -363,7 +363,7 @@ impl Relay {
                     stage.generation.to_string(),
                 ),
             ];
-            stage.pair = Some(meeting.open(&key, (me, stage.rank), &fields, deadline)?);
+            stage.pair = Some(venue.open(&key, (me, stage.rank), &fields, deadline)?);
             Ok(())
         };
         open(self.upstream.as_mut(), false)?;
@@ -387,7 +387,7 @@ impl Relay {
             }
         }
         // An abort closes connections too, and says more.
-        self.meeting.aborted().map_or(Ok(()), Err)
+        self.venue.aborted().map_or(Ok(()), Err)
     }
 
     fn sockets(&self) -> Vec<PollFd<'_>> {
@@ -508,13 +508,13 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        if std::thread::panicking() && !self.closed && !self.meeting.is_forked() {
+        if std::thread::panicking() && !self.closed && !self.venue.is_forked() {
             let reason = "a thread of this rank panicked";
             self.give_up(&ErrorKind::Aborted {
                 rank: self.me,
                 reason: reason.to_owned(),
             });
-            if let Meeting::Job(job) = &self.meeting {
+            if let Venue::Job(job) = &self.venue {
                 job.abort(reason);
             }
         }

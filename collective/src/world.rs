@@ -3,51 +3,16 @@
 use crate::error::{Error, ErrorKind};
 use crate::group::Group;
 use crate::job::{self, Job, Place, join_error};
+use crate::join::{Join, Meeting, Reach};
 use crate::options::{Crowd, Options, Spot};
-use crate::pair::Meeting;
+use crate::pair::Venue;
 use crate::relay::Relay;
-use crate::rendezvous::{Link, LinkError, Server};
-use crate::token::Token;
+use crate::rendezvous::LinkError;
 use serde::{Deserialize, Serialize};
-use std::fs;
-use std::io::Write;
 use std::mem::take;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Where the ranks of a job meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Rendezvous {
-    /// A folder that only this user can write and that belongs to this job alone: rank 0 leaves port and token in it.
-    Folder(PathBuf),
-    /// `host:port` on which rank 0 listens; all ranks know the token.
-    Address {
-        /// The address.
-        address: String,
-        /// What a rank must know to be let in.
-        token: String,
-    },
-}
-
-/// How one rank joins a world.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Join {
-    /// This rank.
-    pub rank: usize,
-    /// How many ranks there are.
-    pub size: usize,
-    /// Where they meet.
-    pub rendezvous: Rendezvous,
-    /// The random number of the job, 32 hexadecimal digits, where a launcher has chosen one.
-    pub job: Option<String>,
-    /// Settings.
-    pub options: Options,
-}
 
 /// All ranks of a job, as one of them sees it.
 ///
@@ -57,14 +22,6 @@ pub struct World {
     job: Arc<Job>,
 }
 
-const RENDEZVOUS_FILE: &str = "rendezvous";
-/// Between two looks at a file that is not there yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// How long one attempt to reach the address of a file may take before the file is read again.
-const ATTEMPT: Duration = Duration::from_millis(500);
-/// How long a refusal may be that of an earlier job, whose file is about to be replaced.
-const INSIST: Duration = Duration::from_secs(2);
-
 /// How long rank 0 goes on serving after a join that has failed.
 const LATECOMERS: Duration = Duration::from_secs(1);
 
@@ -73,107 +30,8 @@ const LATECOMERS: Duration = Duration::from_secs(1);
 struct Hello {
     fields: Vec<(String, String)>,
     nonce: [u64; 2],
+    reach: Reach,
     spot: Spot,
-}
-
-impl Join {
-    /// A join by explicit arguments, with default settings.
-    #[must_use]
-    pub fn new(rank: usize, size: usize, rendezvous: Rendezvous) -> Self {
-        Self {
-            rank,
-            size,
-            rendezvous,
-            job: None,
-            options: Options::default(),
-        }
-    }
-
-    /// The join that `rankpact run` describes in `RANKPACT_RANK`, `RANKPACT_WORLD_SIZE`, `RANKPACT_RENDEZVOUS`
-    /// (`file:///folder` or `tcp://host:port`), `RANKPACT_TOKEN` and `RANKPACT_JOB`.
-    ///
-    /// Settings come from `RANKPACT_TIMEOUT` (seconds), `RANKPACT_PATH`, `RANKPACT_WAIT`, `RANKPACT_SPIN_US` and
-    /// `RANKPACT_YIELD_US` (microseconds) and `RANKPACT_SHM_DIR`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Usage`] names the variable that is missing or wrong.
-    pub fn from_env() -> Result<Self, Error> {
-        Self::from_vars(|name| std::env::var(name).ok())
-    }
-
-    /// As [`Join::from_env`], from any source of variables.
-    ///
-    /// # Errors
-    ///
-    /// As [`Join::from_env`].
-    pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
-        let usage = |what: String| join_error(0, ErrorKind::Usage(what));
-        let need = |name: &str| {
-            var(name).ok_or_else(|| {
-                usage(format!(
-                    "{name} is not set: start this program with `rankpact run`"
-                ))
-            })
-        };
-        let number = |name: &str| {
-            let text = need(name)?;
-            text.parse::<usize>()
-                .map_err(|_| usage(format!("{name} is `{text}`, not a number")))
-        };
-        let place = need("RANKPACT_RENDEZVOUS")?;
-        let rendezvous = match (place.strip_prefix("file://"), place.strip_prefix("tcp://")) {
-            (Some(folder), _) if folder.starts_with('/') => Rendezvous::Folder(folder.into()),
-            (_, Some(address)) => Rendezvous::Address {
-                address: address.to_owned(),
-                token: need("RANKPACT_TOKEN")?,
-            },
-            _ => {
-                return Err(usage(format!(
-                    "RANKPACT_RENDEZVOUS is `{place}`: file:///folder or tcp://host:port is needed"
-                )));
-            }
-        };
-        let mut options = Options::default();
-        if let Some(text) = var("RANKPACT_TIMEOUT") {
-            let seconds = text
-                .parse()
-                .ok()
-                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            options.timeout = seconds
-                .ok_or_else(|| usage(format!("RANKPACT_TIMEOUT is `{text}`, not seconds")))?;
-        }
-        if let Some(text) = var("RANKPACT_PATH") {
-            options.path = text
-                .parse()
-                .map_err(|error| usage(format!("RANKPACT_PATH: {error}")))?;
-        }
-        if let Some(text) = var("RANKPACT_WAIT") {
-            options.waiting = text
-                .parse()
-                .map_err(|error| usage(format!("RANKPACT_WAIT: {error}")))?;
-        }
-        let budget = |name: &str| {
-            let micros = |text: String| {
-                text.parse()
-                    .map(Duration::from_micros)
-                    .map_err(|_| usage(format!("{name} is `{text}`, not a number of microseconds")))
-            };
-            var(name).map(micros).transpose()
-        };
-        options.spin = budget("RANKPACT_SPIN_US")?;
-        options.yields = budget("RANKPACT_YIELD_US")?;
-        if let Some(folder) = var("RANKPACT_SHM_DIR") {
-            options.folder = folder.into();
-        }
-        Ok(Self {
-            rank: number("RANKPACT_RANK")?,
-            size: number("RANKPACT_WORLD_SIZE")?,
-            rendezvous,
-            job: var("RANKPACT_JOB"),
-            options,
-        })
-    }
 }
 
 impl World {
@@ -182,47 +40,39 @@ impl World {
     /// # Errors
     ///
     /// [`ErrorKind::Timeout`] names all ranks that are missing, [`ErrorKind::Config`] a setting that differs,
-    /// [`ErrorKind::PeerDied`] a rank that died meanwhile.
+    /// [`ErrorKind::PeerDied`] a rank that died meanwhile, [`ErrorKind::Unreached`] both addresses where the network does not
+    /// lead to rank 0. [`ErrorKind::Usage`], [`ErrorKind::Foreign`] and [`ErrorKind::Io`] say what is wrong with the place.
     pub fn connect(join: Join) -> Result<Self, Error> {
         let rank = join.rank;
         Self::join(join).map_err(|kind| join_error(rank, kind))
     }
 
     fn join(join: Join) -> Result<Self, ErrorKind> {
-        let Join {
-            rank,
-            size,
-            rendezvous,
-            job,
-            options,
-        } = join;
+        let (rank, size) = (join.rank, join.size);
         if rank >= size {
             return Err(ErrorKind::Usage(format!(
                 "rank {rank} is not among {size} ranks"
             )));
         }
-        let deadline = job::deadline(Instant::now(), options.timeout);
-        let own_nonce = match &job {
+        let deadline = job::deadline(Instant::now(), join.options.timeout);
+        let own_nonce = match &join.job {
             Some(digits) => parse_nonce(digits)?,
             None => [random()?, random()?],
         };
-        let (link, server, ip, token) = match &rendezvous {
-            Rendezvous::Folder(folder) => meet_in_folder(folder, rank, size, deadline)?,
-            Rendezvous::Address { address, token } => {
-                meet_at(address, token, rank, size, deadline)?
-            }
-        };
+        let mut meeting = Meeting::find(&join, deadline)?;
         let everybody: Vec<usize> = (0..size).collect();
         let hello = Hello {
-            fields: options.agreement(size),
+            fields: join.options.agreement(size),
             nonce: own_nonce,
+            reach: meeting.reach(),
             spot: Spot::here(),
         };
         let started = Instant::now();
-        let all = link
+        let all = meeting
+            .link
             .gather("world", &everybody, &job::encode(&hello), deadline)
             .inspect_err(|_| {
-                if server.is_some() {
+                if meeting.server.is_some() {
                     // The others shall hear it too, also those who are a moment late.
                     thread::sleep(LATECOMERS);
                 }
@@ -236,10 +86,8 @@ impl World {
                 },
                 other => job::link_error(other, rank, started.elapsed()),
             })?;
-        if let (0, Rendezvous::Folder(folder)) = (rank, &rendezvous) {
-            // Everybody is in; a name that nobody needs any more is one less to leave behind.
-            let _ = fs::remove_file(folder.join(RENDEZVOUS_FILE));
-        }
+        // Everybody is in; a name that nobody needs any more is one less to leave behind.
+        meeting.note = None;
         let mut all = job::decode::<Hello>(&everybody, &all)?;
         let fields: Vec<_> = all
             .iter_mut()
@@ -247,18 +95,20 @@ impl World {
             .collect();
         job::compare(&everybody, &fields)?;
         let nonce = all[0].nonce;
+        let reaches: Vec<_> = all.iter().map(|hello| hello.reach).collect();
+        let ip = meeting.ip(&reaches)?;
         let spots: Vec<_> = all.into_iter().map(|hello| hello.spot).collect();
         let crowd = Crowd::of(&spots[rank], &spots);
         let job = Job::new(Place {
             rank,
             size,
-            options,
+            options: join.options,
             crowd,
             nonce,
             ip,
-            token,
-            link,
-            _server: Mutex::new(server),
+            token: meeting.token,
+            link: meeting.link,
+            _server: Mutex::new(meeting.server),
         });
         Ok(Self { job })
     }
@@ -400,11 +250,9 @@ impl World {
         if upstream.is_some() && upstream == downstream {
             return Err(usage("a neighbour is on one side".to_owned()));
         }
-        let meeting = Meeting::Job(Arc::clone(&self.job));
+        let venue = Venue::Job(Arc::clone(&self.job));
         let timeout = self.job.place.options.timeout;
-        Ok(Relay::new(
-            name, rank, upstream, downstream, meeting, timeout,
-        ))
+        Ok(Relay::new(name, rank, upstream, downstream, venue, timeout))
     }
 
     /// Ends the job on every rank: all its groups fail with this rank and `reason`, at once. Does not block.
@@ -413,12 +261,8 @@ impl World {
     }
 }
 
-fn io(what: &str, error: impl std::fmt::Display) -> ErrorKind {
-    ErrorKind::Io(format!("{what}: {error}"))
-}
-
 fn random() -> Result<u64, ErrorKind> {
-    getrandom::u64().map_err(|error| io("random numbers", error))
+    getrandom::u64().map_err(|error| ErrorKind::io("random numbers", error))
 }
 
 fn parse_nonce(digits: &str) -> Result<[u64; 2], ErrorKind> {
@@ -433,224 +277,5 @@ fn parse_nonce(digits: &str) -> Result<[u64; 2], ErrorKind> {
             Ok([parse(high)?, parse(low)?])
         }
         _ => Err(wrong()),
-    }
-}
-
-type Met = (Link, Option<Server>, IpAddr, Token);
-
-fn meet_in_folder(
-    folder: &Path,
-    rank: usize,
-    size: usize,
-    deadline: Instant,
-) -> Result<Met, ErrorKind> {
-    let started = Instant::now();
-    let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let file = folder.join(RENDEZVOUS_FILE);
-    if rank == 0 {
-        let token = Token::random().map_err(|error| io("random numbers", error))?;
-        let (server, address) = serve(SocketAddr::new(ip, 0), &token, size)?;
-        publish(&file, &format!("{address} {}\n", token.to_hex()))?;
-        let link = Link::connect(address, &token, rank, size, deadline)
-            .map_err(|error| unreached(error, rank, started))?;
-        return Ok((link, Some(server), ip, token));
-    }
-    let mut refusal = None;
-    loop {
-        if let Some((address, token)) = read(&file)? {
-            match Link::connect(
-                address,
-                &token,
-                rank,
-                size,
-                deadline.min(Instant::now() + ATTEMPT),
-            ) {
-                Ok(link) => return Ok((link, None, ip, token)),
-                // The file of an earlier job in this folder, perhaps, whose port is closed or somebody else's now.
-                Err(LinkError::Unreachable { .. }) => {}
-                Err(error @ LinkError::Refused { .. }) => {
-                    let (first, _) = refusal.get_or_insert((Instant::now(), error));
-                    if first.elapsed() >= INSIST {
-                        break;
-                    }
-                }
-                Err(error) => return Err(unreached(error, rank, started)),
-            }
-        }
-        if Instant::now() >= deadline {
-            break;
-        }
-        thread::sleep(LOOK_AGAIN);
-    }
-    let missing = LinkError::Missing { ranks: vec![0] };
-    Err(unreached(
-        refusal.map_or(missing, |(_, refusal)| refusal),
-        rank,
-        started,
-    ))
-}
-
-fn meet_at(
-    address: &str,
-    token: &str,
-    rank: usize,
-    size: usize,
-    deadline: Instant,
-) -> Result<Met, ErrorKind> {
-    let started = Instant::now();
-    let token = Token::from_text(token);
-    let resolved = address
-        .to_socket_addrs()
-        .map_err(|error| io(&format!("rendezvous {address}"), error))?
-        .next()
-        .ok_or_else(|| ErrorKind::Io(format!("rendezvous {address}: no such host")))?;
-    let server = if rank == 0 {
-        Some(serve(resolved, &token, size)?.0)
-    } else {
-        None
-    };
-    let link = Link::connect(resolved, &token, rank, size, deadline)
-        .map_err(|error| unreached(error, rank, started))?;
-    Ok((link, server, route_to(resolved)?, token))
-}
-
-fn serve(
-    address: SocketAddr,
-    token: &Token,
-    size: usize,
-) -> Result<(Server, SocketAddr), ErrorKind> {
-    let listen = || {
-        let listener = TcpListener::bind(address)?;
-        let bound = listener.local_addr()?;
-        Ok((Server::start(listener, token.clone(), size)?, bound))
-    };
-    listen().map_err(|error: std::io::Error| {
-        io(&format!("cannot serve the rendezvous on {address}"), error)
-    })
-}
-
-/// The address of the interface that leads to the rendezvous, which is the one peers can reach too.
-fn route_to(address: SocketAddr) -> Result<IpAddr, ErrorKind> {
-    let any: SocketAddr = if address.is_ipv4() {
-        ([0, 0, 0, 0], 0).into()
-    } else {
-        ([0_u16; 8], 0).into()
-    };
-    let route = || {
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(address)?;
-        Ok(socket.local_addr()?.ip())
-    };
-    route().map_err(|error: std::io::Error| io(&format!("no interface leads to {address}"), error))
-}
-
-fn unreached(error: LinkError, rank: usize, started: Instant) -> ErrorKind {
-    match error {
-        // Nobody serves there: that is rank 0's task.
-        LinkError::Unreachable { .. } => job::link_error(
-            LinkError::Missing { ranks: vec![0] },
-            rank,
-            started.elapsed(),
-        ),
-        other => job::link_error(other, rank, started.elapsed()),
-    }
-}
-
-/// Puts `text` under `file` in one step, readable by this user only.
-fn publish(file: &Path, text: &str) -> Result<(), ErrorKind> {
-    let new = file.with_extension(format!("{:016x}", random()?));
-    let write = || {
-        let mut open = fs::OpenOptions::new();
-        open.write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?
-            .write_all(text.as_bytes())?;
-        fs::rename(&new, file)
-    };
-    write().map_err(|error| {
-        let _ = fs::remove_file(&new);
-        io(&format!("cannot write {}", file.display()), error)
-    })
-}
-
-/// Address and token in `file`, once it is there.
-fn read(file: &Path) -> Result<Option<(SocketAddr, Token)>, ErrorKind> {
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io(&format!("cannot read {}", file.display()), error)),
-    };
-    let owner = fs::metadata(file).map_or(0, |found| found.uid());
-    if owner != nix::unistd::geteuid().as_raw() {
-        return Err(ErrorKind::Foreign {
-            path: file.display().to_string(),
-            found: format!("owned by uid {owner}"),
-        });
-    }
-    let parsed = text
-        .trim()
-        .split_once(' ')
-        .and_then(|(address, token)| Some((address.parse().ok()?, token)));
-    let (address, token) = parsed.ok_or_else(|| ErrorKind::Foreign {
-        path: file.display().to_string(),
-        found: "not the address of a rendezvous".to_owned(),
-    })?;
-    Ok(Some((address, Token::from_text(token))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::Waiting;
-
-    fn join(settings: &[(&str, &str)]) -> Result<Join, Error> {
-        let needed = [
-            ("RANKPACT_RANK", "1"),
-            ("RANKPACT_WORLD_SIZE", "2"),
-            ("RANKPACT_RENDEZVOUS", "file:///there"),
-        ];
-        let all: Vec<_> = needed.iter().chain(settings).collect();
-        Join::from_vars(|wanted| {
-            let found = all.iter().find(|(name, _)| *name == wanted);
-            found.map(|(_, value)| (*value).to_owned())
-        })
-    }
-
-    #[test]
-    fn the_environment_sets_how_a_rank_waits() {
-        let options = join(&[]).expect("nothing else is needed").options;
-        assert_eq!(options, Options::default());
-        let options = join(&[
-            ("RANKPACT_WAIT", "park"),
-            ("RANKPACT_SPIN_US", "15"),
-            ("RANKPACT_YIELD_US", "0"),
-        ])
-        .expect("all are right")
-        .options;
-        assert_eq!(options.waiting, Waiting::Park);
-        assert_eq!(options.spin, Some(Duration::from_micros(15)));
-        assert_eq!(options.yields, Some(Duration::ZERO));
-    }
-
-    #[test]
-    fn a_setting_that_makes_no_sense_is_named_with_its_value() {
-        for (name, value) in [
-            ("RANKPACT_WAIT", "dozing"),
-            ("RANKPACT_SPIN_US", "20us"),
-            ("RANKPACT_SPIN_US", ""),
-            ("RANKPACT_YIELD_US", "-1"),
-            ("RANKPACT_YIELD_US", "1.5"),
-            ("RANKPACT_TIMEOUT", "soon"),
-            ("RANKPACT_PATH", "pigeon"),
-        ] {
-            let error = join(&[(name, value)]).expect_err(name);
-            assert!(matches!(*error.kind, ErrorKind::Usage(_)), "{error}");
-            let line = error.to_string();
-            assert!(
-                line.contains(name) && line.contains(&format!("`{value}`")),
-                "{line}"
-            );
-        }
     }
 }

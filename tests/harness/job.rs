@@ -22,7 +22,7 @@ pub struct Job {
     program: &'static str,
     size: usize,
     absent: Vec<usize>,
-    vars: Vec<(Option<usize>, &'static str, String)>,
+    vars: Vec<(Option<usize>, &'static str, Option<String>)>,
     wrapping: Vec<(Option<usize>, Vec<String>)>,
     options: Vec<String>,
     hangs: Duration,
@@ -64,15 +64,37 @@ impl Job {
     /// A variable of all ranks.
     #[must_use]
     pub fn var(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.vars.push((None, name, value.to_string()));
+        self.vars.push((None, name, Some(value.to_string())));
         self
     }
 
     /// A variable of one rank.
     #[must_use]
     pub fn var_of(mut self, rank: usize, name: &'static str, value: impl ToString) -> Self {
-        self.vars.push((Some(rank), name, value.to_string()));
+        self.vars.push((Some(rank), name, Some(value.to_string())));
         self
+    }
+
+    /// A job whose ranks learn of each other as under torchrun on one host, with `port`.
+    #[must_use]
+    pub fn as_torchrun(mut self, port: u16) -> Self {
+        for name in [
+            "RANKPACT_RANK",
+            "RANKPACT_WORLD_SIZE",
+            "RANKPACT_RENDEZVOUS",
+        ] {
+            self.vars.push((None, name, None));
+        }
+        let size = self.size;
+        (0..size)
+            .fold(self, |job, rank| {
+                job.var_of(rank, "RANK", rank)
+                    .var_of(rank, "LOCAL_RANK", rank)
+            })
+            .var("WORLD_SIZE", size)
+            .var("LOCAL_WORLD_SIZE", size)
+            .var("MASTER_ADDR", "localhost")
+            .var("MASTER_PORT", port)
     }
 
     /// A rank that never comes.
@@ -179,7 +201,10 @@ impl Job {
             .stderr(Stdio::piped());
         for (whose, name, value) in &self.vars {
             if whose.is_none_or(|whose| whose == rank) {
-                command.env(name, value);
+                match value {
+                    Some(value) => command.env(name, value),
+                    None => command.env_remove(name),
+                };
             }
         }
         let mut child = command.spawn().expect("a rank can be started");
@@ -233,6 +258,12 @@ impl Ranks {
     #[must_use]
     pub fn all(&self) -> Vec<usize> {
         self.processes.keys().copied().collect()
+    }
+
+    /// Where they meet, unless the test says otherwise.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.job.folder()
     }
 
     /// The random number of the job.

@@ -13,6 +13,7 @@
 mod behaviour;
 mod job;
 mod messages;
+mod network;
 mod report;
 mod soak;
 mod values;
@@ -20,6 +21,7 @@ mod values;
 pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
 pub use job::{Job, Namespace, Ranks, may_unshare, names_in};
 pub use messages::{Series, consume};
+pub use network::{Network, may_network};
 pub use report::{Failure, Report};
 pub use soak::soak;
 pub use values::{Range, Values, bytes, mix};

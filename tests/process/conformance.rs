@@ -239,3 +239,85 @@ fn a_group_can_be_made_anew_under_its_name() {
         ranks.end();
     }
 }
+
+/// A group that failed is made anew under its name; a late rank of the old one harms nobody.
+#[test]
+fn a_poisoned_group_can_be_made_anew_under_its_name() {
+    for path in PATHS {
+        let mut ranks = job(3).path(path).start(|rank| {
+            let mut steps = vec!["group g", "min g slots=8 count=5"];
+            steps.push(if rank == 1 {
+                "max g label=odd"
+            } else {
+                "min g label=odd"
+            });
+            if rank == 2 {
+                // Still asleep in the old group while the others are in the new one.
+                steps.push("sleep 200");
+            }
+            steps.extend([
+                "min g label=later",
+                "leave g",
+                "group g",
+                "min g slots=8 count=50",
+                "max g slots=40 count=5",
+                "broadcast g root=2 bytes=9000",
+                "hold end",
+            ]);
+            steps
+        });
+        for rank in ranks.all() {
+            let odd = if rank == 1 {
+                "max g label=odd"
+            } else {
+                "min g label=odd"
+            };
+            let failed = ranks.report(rank, odd);
+            assert!(
+                matches!(failed.kind(), ErrorKind::Mismatch { .. }),
+                "{}",
+                failed.error()
+            );
+            let later = ranks.report(rank, "min g label=later");
+            crate::assert_poisoned(later.error(), failed.error());
+            ranks.report(rank, "min g slots=8 count=50").well();
+            ranks.report(rank, "max g slots=40 count=5").well();
+            ranks.report(rank, "broadcast g root=2 bytes=9000").well();
+        }
+        ranks.all_hold("end");
+        ranks.all_go();
+        ranks.end();
+    }
+}
+
+#[test]
+fn a_process_may_have_64_groups_open_at_once() {
+    let names: Vec<_> = (0..64).map(|n| format!("g{n}")).collect();
+    for path in PATHS {
+        let ranks = job(2).path(path).start(|_| {
+            let mut steps: Vec<String> = names.iter().map(|name| format!("group {name}")).collect();
+            for slots in [7, 14] {
+                let round = |name| format!("min {name} slots={slots} count=3");
+                steps.extend(names.iter().map(round));
+            }
+            steps
+        });
+        ranks.end();
+    }
+}
+
+#[test]
+fn the_widest_rows_and_the_longest_broadcasts_arrive_whole() {
+    for path in PATHS {
+        let ranks = job(3).path(path).start(|_| {
+            [
+                "group g",
+                "min g slots=300000",
+                "sum g slots=50000",
+                "broadcast g root=2 bytes=67108864",
+                "gather-bytes g bytes=3000000",
+            ]
+        });
+        ranks.end();
+    }
+}

@@ -19,6 +19,7 @@ mod conformance;
 mod crash;
 mod disagreement;
 mod hosts;
+mod join;
 mod liveness;
 mod names;
 mod pair;

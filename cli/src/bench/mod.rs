@@ -25,7 +25,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [2, 4, 8], value_parser = clap::value_parser!(u16).range(2..=64))]
     ranks: Vec<u16>,
     /// Slots of a row; a broadcast and gathered bytes have 8 bytes for each
-    #[arg(long, value_name = "W,..", value_delimiter = ',', default_values_t = [1, 7, 8, 9, 64], value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "W,..", value_delimiter = ',', default_values_t = [1, 7, 8, 9, 64], value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     widths: Vec<u32>,
     /// Operations
     #[arg(long, value_name = "OP,..", value_enum, value_delimiter = ',', default_values_t = [rank::OpName::Min])]

@@ -2,7 +2,7 @@
 
 use rankpact_shm::{Habit, Ladder, Process};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use super::{Mesh, MeshError, Peer, SLICE, State};
 use crate::envelope::Inbox;
 use crate::gate::{Claim, Gate, Purpose, Visitor};
+use crate::ip::Ip;
 use crate::socket::{Stream, patience};
 use crate::token::Token;
 
@@ -18,12 +19,12 @@ use crate::token::Token;
 const PAIRING: Duration = Duration::from_secs(30);
 
 impl Mesh {
-    /// A listener on `ip` whose address the others are to be told.
+    /// A listener on `ip`, whose address the others are to be told.
     ///
     /// # Errors
     /// The address is not of this host, or no port is free.
-    pub(crate) fn listen(ip: IpAddr) -> io::Result<TcpListener> {
-        TcpListener::bind((ip, 0))
+    pub(crate) fn listen(ip: Ip) -> io::Result<TcpListener> {
+        TcpListener::bind(ip.at(0))
     }
 
     /// Connects the member at place `me` to all others, who listen at `addresses`, and waits until all are there.
@@ -51,9 +52,14 @@ impl Mesh {
             rank: me,
             size,
         };
-        let mut visitors: Vec<(usize, Visitor)> = (0..me)
-            .map(|at| (at, Visitor::new(addresses[at], token, claim)))
-            .collect();
+        let here = listener
+            .local_addr()
+            .map_err(|error| MeshError::Io(error.to_string()))?;
+        let visit = |at| {
+            let there = Ip::from(here).reaches(addresses[at]);
+            (at, Visitor::new(there, token, claim))
+        };
+        let mut visitors: Vec<(usize, Visitor)> = (0..me).map(visit).collect();
         let mut gate = Gate::new(listener, token.clone(), Purpose::Mesh, size)?;
         loop {
             for admitted in gate.serve(|rank| judge(rank, me, &peers)) {
@@ -86,6 +92,7 @@ impl Mesh {
                     peers,
                     ladder: Ladder::auto(1, 1),
                     polling: Habit::default(),
+                    notice: None,
                     state: State::Open,
                     owner: Process::current(),
                 });
@@ -133,7 +140,7 @@ impl Mesh {
     /// The system refuses a socket or a thread.
     pub(crate) fn pairs(size: usize) -> io::Result<Vec<Self>> {
         let listeners = (0..size)
-            .map(|_| Self::listen(Ipv4Addr::LOCALHOST.into()))
+            .map(|_| Self::listen(Ip::LOOPBACK))
             .collect::<io::Result<Vec<_>>>()?;
         let addresses = listeners
             .iter()

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-use rankpact_shm::{Awake, Habit, Ladder, Process};
+use rankpact_shm::{Awake, Habit, Ladder, Missing, Notice, Process};
 
 use crate::envelope::{Filled, Garbage, Inbox};
 use crate::socket::{Stream, patience};
@@ -32,6 +32,9 @@ const READS: usize = 4;
 
 /// How long beyond its deadline a member that misses several leaves it to one that misses fewer to say who is late.
 const HEARSAY: Duration = Duration::from_millis(100);
+
+/// A member that is silent for so long is worth a notice, once in each exchange. Compilation takes minutes.
+const SILENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 /// How long a poison may take to leave.
 const POISONING: Duration = Duration::from_millis(500);
@@ -110,7 +113,10 @@ impl fmt::Display for MeshError {
         match self {
             Self::Missing { peers } => write!(f, "missing at the deadline: members {peers:?}"),
             Self::Unreached { peers, trouble } => {
-                write!(f, "not connected: members {peers:?} ({trouble})")
+                write!(
+                    f,
+                    "not connected: members {peers:?} ({trouble}); RANKPACT_INTERFACE changes where a rank listens"
+                )
             }
             Self::Died { peer } => write!(f, "member {peer} died"),
             Self::Left { peer } => write!(f, "member {peer} has left"),
@@ -470,6 +476,15 @@ impl Peer {
     }
 }
 
+/// Tells of a member that is alive and silent.
+struct Told(Notice);
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Told")
+    }
+}
+
 /// The connections of one member to all others of its group; it closes when dropped, but not in a thread that panics.
 #[derive(Debug)]
 pub(crate) struct Mesh {
@@ -480,6 +495,7 @@ pub(crate) struct Mesh {
     ladder: Ladder,
     /// Whether polling pays.
     polling: Habit,
+    notice: Option<Told>,
     state: State,
     /// A forked child shares the connections; what it sent would be taken for its parent's.
     owner: Process,
@@ -493,6 +509,25 @@ enum State {
 }
 
 impl Mesh {
+    /// Calls `notice` for each member that an exchange waits for and that has been silent for 5 s.
+    pub(crate) fn tell_silence(&mut self, notice: Notice) {
+        self.notice = Some(Told(notice));
+    }
+
+    fn silent(&self, round: u64, waited: Duration) {
+        let Some(Told(notice)) = &self.notice else {
+            return;
+        };
+        for (rank, _) in self.numbered().filter(|(_, peer)| !peer.complete()) {
+            let missing = Missing {
+                rank,
+                last_round: round.wrapping_sub(1),
+                last_label: String::new(),
+            };
+            notice(&missing, waited);
+        }
+    }
+
     /// Waits as `ladder` says from now on.
     pub(crate) fn climb(&mut self, ladder: Ladder) {
         self.ladder = ladder;
@@ -659,6 +694,7 @@ impl Mesh {
     ) -> Result<(), ExchangeError<W::Stop>> {
         let mut idle: Option<Idle> = None;
         let mut sliced: Option<Instant> = None;
+        let mut silence: Option<Instant> = None;
         let mut over = false;
         loop {
             let moved = self.pass(round, payload, watch)?;
@@ -697,6 +733,12 @@ impl Mesh {
             if sleepy || now >= *sliced.get_or_insert(now) + SLICE {
                 watch.slice().map_err(ExchangeError::Stopped)?;
                 sliced = Some(now);
+                // Told once: from then on the time of the next lies beyond any deadline.
+                let due = *silence.get_or_insert(now + SILENCE);
+                if now >= due {
+                    self.silent(round, SILENCE);
+                    silence = Some(deadline.max(now) + SILENCE);
+                }
             }
             if sleepy {
                 self.sleep(now, deadline);

@@ -1,14 +1,15 @@
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
 use socket2::SockRef;
 
 use super::*;
 use crate::gate::{Claim, Purpose, Visitor};
+use crate::ip::Ip;
 use crate::token::Token;
 use crate::watchdog::within_a_minute;
 
-const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOOPBACK: Ip = Ip::LOOPBACK;
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
@@ -446,12 +447,12 @@ fn a_poison_follows_the_rest_of_a_frame_that_was_half_sent() {
     within_a_minute(|| {
         let mut meshes = Mesh::pairs(2).unwrap();
         let mut other = meshes.pop().unwrap();
-        let large = vec![3; 32 << 20];
+        let large = vec![3; 4 << 20];
         let reading = thread::spawn(move || {
             let mut keep = Keep::default();
             // Its own frame stops the other at once, in the middle of sending.
             other.exchange(&round(1, b""), &mut keep, soon()).unwrap();
-            assert!(keep.0[0].3.len() == 32 << 20);
+            assert!(keep.0[0].3.len() == 4 << 20);
             exchange(&mut other, 2, soon())
         });
         thread::sleep(Duration::from_millis(20));
@@ -463,6 +464,32 @@ fn a_poison_follows_the_rest_of_a_frame_that_was_half_sent() {
             payload: b"mismatch".to_vec(),
         };
         assert_eq!(reading.join().unwrap(), Err(poisoned));
+    });
+}
+
+#[test]
+fn who_is_silent_for_long_is_told_once_and_may_still_come() {
+    within_a_minute(|| {
+        let mut meshes = Mesh::pairs(3).unwrap();
+        let mut late = meshes.pop().unwrap();
+        let waiting: Vec<_> = meshes
+            .into_iter()
+            .map(|mut mesh| {
+                thread::spawn(move || {
+                    let (tell, told) = std::sync::mpsc::channel();
+                    mesh.tell_silence(Box::new(move |silent, waited| {
+                        tell.send((silent.rank, silent.last_round, waited)).unwrap();
+                    }));
+                    exchange(&mut mesh, 1, soon()).unwrap();
+                    told.try_iter().collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        thread::sleep(2 * super::SILENCE + Duration::from_millis(300));
+        exchange(&mut late, 1, soon()).unwrap();
+        for mesh in waiting {
+            assert_eq!(mesh.join().unwrap(), [(2, 0, super::SILENCE)]);
+        }
     });
 }
 

@@ -13,7 +13,7 @@ use crate::socket::{Stream, patience};
 pub(crate) use frame::LONGEST;
 use frame::{BODY, Frame, HEADER, Kind};
 use nix::poll::{PollFd, PollFlags, poll};
-pub(crate) use open::{Hub, Meeting};
+pub(crate) use open::{Hub, Venue};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

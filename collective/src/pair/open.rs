@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// Where ranks find each other.
 #[derive(Clone, Debug)]
-pub(crate) enum Meeting {
+pub(crate) enum Venue {
     /// They have joined a job.
     Job(Arc<Job>),
     /// They are threads of this process.
@@ -31,7 +31,7 @@ struct Offer {
     address: SocketAddr,
 }
 
-impl Meeting {
+impl Venue {
     /// The pair of `me` and `peer` in whatever has the name `key`; `fields` must be the same on both.
     ///
     /// Waits until the other has come, at most until `deadline`.

@@ -13,6 +13,7 @@ use super::message::{Reply, Request, cut};
 use super::{BODY, Ended, LinkError};
 use crate::envelope::{Filled, HEAD, Inbox};
 use crate::gate::{Claim, Purpose, Visitor};
+use crate::ip::Ip;
 use crate::socket::Stream;
 use crate::token::Token;
 
@@ -36,6 +37,8 @@ type Gathered = Result<Vec<Vec<u8>>, LinkError>;
 pub(crate) struct Link {
     rank: usize,
     size: usize,
+    here: Ip,
+    there: Ip,
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
     /// In a forked child there is no reader, and the connection is the parent's.
@@ -90,8 +93,12 @@ impl Link {
         let entered = visitor
             .enter(deadline)
             .map_err(|refused| LinkError::Refused { reason: refused.0 })?;
-        let (stream, inbox) =
-            entered.map_err(|trouble| LinkError::Unreachable { address, trouble })?;
+        let (stream, inbox) = entered.map_err(|unanswered| LinkError::Unreachable {
+            address,
+            from: unanswered.from.map(|from| from.to_string()),
+            trouble: unanswered.why,
+        })?;
+        let (here, there) = (stream.local_addr()?.into(), stream.peer_addr()?.into());
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(WRITE))?;
         let source = Stream::new(stream.try_clone()?)?;
@@ -112,6 +119,8 @@ impl Link {
         Ok(Self {
             rank,
             size,
+            here,
+            there,
             shared,
             reader: Some(reader),
             owner: Process::current(),
@@ -191,6 +200,16 @@ impl Link {
             rank: self.rank,
             reason,
         });
+    }
+
+    /// The address of this host that leads to the rendezvous.
+    pub(crate) fn here(&self) -> Ip {
+        self.here
+    }
+
+    /// Where the rendezvous was found.
+    pub(crate) fn there(&self) -> Ip {
+        self.there
     }
 
     /// Why this link is of no more use, if it is.

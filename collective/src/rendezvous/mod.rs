@@ -27,6 +27,8 @@ pub(crate) enum LinkError {
     Unreachable {
         /// Where it knocked.
         address: SocketAddr,
+        /// The address of this host that the last attempt came from.
+        from: Option<String>,
         /// Why the last attempt failed.
         trouble: String,
     },
@@ -83,7 +85,9 @@ impl std::error::Error for LinkError {}
 impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable { address, trouble } => {
+            Self::Unreachable {
+                address, trouble, ..
+            } => {
                 write!(f, "rendezvous at {address} not reached: {trouble}")
             }
             Self::Refused { reason } => write!(f, "the rendezvous refuses this rank: {reason}"),
