@@ -174,6 +174,14 @@ impl Inbox {
         }
     }
 
+    /// Gives the buffer back if it is large and nothing is in it.
+    pub(crate) fn release(&mut self) {
+        if self.start == self.end && self.buffer.len() > 4 * CHUNK {
+            (self.start, self.end) = (0, 0);
+            self.buffer = Vec::new();
+        }
+    }
+
     fn parse(&self) -> Result<Option<(usize, u32)>, Garbage> {
         self.parse_at(self.start)
     }

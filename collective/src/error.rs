@@ -12,11 +12,12 @@ use std::time::Duration;
 /// and between them it is as over TCP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
-    /// Name of the group; `world` while joining.
+    /// Name of the group or relay; `world` while joining.
     pub group: String,
-    /// Round of the group in which the call failed; 0 outside of rounds.
+    /// Round of the group in which the call failed, or number of the message among those that go the same way between
+    /// two ranks; 0 outside of both.
     pub round: u64,
-    /// What this rank was doing: `min`, `max`, `broadcast`, `barrier`, `join`, ...
+    /// What this rank was doing: `min`, `max`, `broadcast`, `barrier`, `send`, `recv`, `post`, `next`, `join`, ...
     pub operation: String,
     /// The caller's label; empty outside of rounds.
     pub label: String,
@@ -73,9 +74,9 @@ pub enum ErrorKind {
         /// The call of the other rank.
         other: Box<Described>,
     },
-    /// The group failed earlier; nothing more can be agreed in it.
+    /// The group, pair or relay failed earlier; nothing more can be done with it.
     Poisoned {
-        /// The failure that ended the group.
+        /// The failure that ended it.
         origin: Error,
     },
     /// Two ranks were started with different settings.
@@ -150,7 +151,7 @@ pub struct Described {
     pub rank: usize,
     /// Its operation.
     pub operation: String,
-    /// The width of its contribution in slots, or its root.
+    /// The width of its contribution in slots, its root, or the length of its message.
     pub shape: String,
     /// Its label.
     pub label: String,
@@ -255,7 +256,7 @@ impl fmt::Display for ErrorKind {
             Self::Mismatch { one, other } => {
                 write!(f, "ranks made different calls: {one}; {other}")
             }
-            Self::Poisoned { origin } => write!(f, "the group failed earlier: {origin}"),
+            Self::Poisoned { origin } => write!(f, "it failed earlier: {origin}"),
             Self::Config { field, one, other } => write!(
                 f,
                 "setting `{field}` differs: rank {} has {}, rank {} has {}; give every rank the same",

@@ -6,6 +6,8 @@ use crate::job::{self, Job};
 use crate::mesh::Mesh;
 use crate::op::{Call, Op, Ops};
 use crate::options::{Crowd, Options};
+use crate::pair::{Hub, Venue};
+use crate::pairs::Pairs;
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
 use crate::path::{self, Path, Round};
@@ -17,9 +19,9 @@ use std::time::Duration;
 /// An ordered set of ranks that agree in rounds.
 ///
 /// Every operation waits for all members, and every member must make the same calls in the same order; one that does
-/// not is an error on every rank, in that round. After a failure every later call fails at once with its origin. All
-/// operations take `&mut self`: two threads cannot interleave rounds of one group. Dropping a group closes it, and in a
-/// thread that panics it aborts.
+/// not is an error on every rank, in that round. After a failure every later call fails at once with its origin. Only
+/// [`Group::send`] and [`Group::recv`] concern two ranks alone. All operations take `&mut self`: two threads cannot
+/// interleave rounds of one group. Dropping a group closes it, and in a thread that panics it aborts.
 ///
 /// # If a peer dies
 ///
@@ -34,6 +36,7 @@ pub struct Group {
     failure: Option<Error>,
     reason: String,
     registration: Option<u64>,
+    pairs: Pairs,
 }
 
 #[expect(
@@ -90,6 +93,7 @@ impl Group {
     ) -> Self {
         Self {
             name: name.to_owned(),
+            pairs: Pairs::new(name, &ranks, me, Venue::Job(Arc::clone(&job))),
             ranks,
             me,
             options,
@@ -125,6 +129,8 @@ impl Group {
         let ring = RingGeometry::of_seats(ranks).map(|form| Arc::new(RingStorage::heap(form, 1)));
         let meshes = Mesh::pairs(ranks).map_err(|e| error(ErrorKind::Io(e.to_string())))?;
         let ladder = options.ladder(Crowd::threads());
+        let hub = Hub::new();
+        let all: Vec<usize> = (0..ranks).collect();
         let open = |(me, mut mesh): (usize, Mesh)| {
             mesh.climb(ladder);
             let path = if options.path == crate::PathChoice::Tcp {
@@ -138,7 +144,8 @@ impl Group {
             };
             Self {
                 name: name.to_owned(),
-                ranks: (0..ranks).collect(),
+                pairs: Pairs::new(name, &all, me, Venue::Threads(Arc::clone(&hub))),
+                ranks: all.clone(),
                 me,
                 job: None,
                 options: options.clone(),
@@ -406,6 +413,53 @@ impl Group {
         self.run("barrier", call.into(), |path, round| path.barrier(round))
     }
 
+    /// Sends a message of up to 64 MiB to `to`, a rank of the group.
+    ///
+    /// Messages are off the round counter: only the two ranks take part, and each direction between them has its own
+    /// sequence. The first one of either direction opens the pair, for which both must come. Returns when the kernel
+    /// has taken the message; one that is larger than what it holds waits until the other rank receives or sends, at
+    /// most for the deadline. Meanwhile up to 64 MiB are read ahead: two ranks may send to each other before they
+    /// receive.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the pair: later calls on it, and only on it, are [`ErrorKind::Poisoned`]. In an error of a pair
+    /// `round` and `last_round` are numbers of messages.
+    ///
+    /// # If a peer dies
+    ///
+    /// [`ErrorKind::PeerDied`] at once. A message that was sent before may be lost.
+    pub fn send<'a>(
+        &mut self,
+        to: usize,
+        bytes: &[u8],
+        call: impl Into<Call<'a>>,
+    ) -> Result<(), Error> {
+        let call = call.into();
+        let timeout = call.timeout.unwrap_or(self.options.timeout);
+        self.pairs.send(to, bytes, call, timeout)
+    }
+
+    /// Receives the next message of `from`, a rank of the group, into `bytes`, which it replaces.
+    ///
+    /// Blocks until it has arrived, at most for the deadline. What `from` sent before it left, gave up or died, and what
+    /// has arrived whole, is delivered first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`]; [`ErrorKind::Mismatch`] if the message was sent under another label. `bytes` are then
+    /// unchanged.
+    pub fn recv<'a>(
+        &mut self,
+        from: usize,
+        bytes: &mut Vec<u8>,
+        call: impl Into<Call<'a>>,
+    ) -> Result<(), Error> {
+        let call = call.into();
+        let timeout = call.timeout.unwrap_or(self.options.timeout);
+        self.pairs.recv(from, bytes, call, timeout)
+    }
+
     /// Ends the job on every rank, or this group where it has no job: all groups fail with this rank and `reason`.
     ///
     /// Does not block.
@@ -424,6 +478,7 @@ impl Group {
             }
             State::Open(Path::Alone { .. }) | State::Unopened | State::Closed => {}
         }
+        self.pairs.abort(&kind);
         if let Some(job) = &self.job {
             job.abort(reason);
         }
@@ -436,9 +491,11 @@ impl Group {
         if let (Some(number), Some(job)) = (self.registration.take(), &self.job) {
             job.unregister(number);
         }
+        self.pairs.leave();
         if let State::Open(mut path) = std::mem::replace(&mut self.state, State::Closed) {
             path.close();
         }
+        self.pairs.close();
     }
 
     #[inline]

@@ -105,6 +105,14 @@ impl Job {
         locked(&self.names).insert(name.to_owned(), generation + 1);
     }
 
+    /// How often this rank has asked for that name before. No group has it, for it contains a slash.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let mut names = locked(&self.names);
+        let next = names.entry(name.to_owned()).or_insert(0);
+        *next += 1;
+        *next - 1
+    }
+
     /// Lets an abort of the job reach a group; the number takes it back.
     pub(crate) fn register(&self, aborter: Aborter) -> u64 {
         let mut aborters = locked(&self.aborters);

@@ -5,6 +5,8 @@ use crate::group::Group;
 use crate::job::{self, Job, Place, join_error};
 use crate::join::{Join, Meeting, Reach};
 use crate::options::{Crowd, Options, Spot};
+use crate::pair::Venue;
+use crate::relay::Relay;
 use crate::rendezvous::LinkError;
 use serde::{Deserialize, Serialize};
 use std::mem::take;
@@ -210,6 +212,47 @@ impl World {
     /// As [`World::group`].
     pub fn everybody_with(&self, name: &str, options: Options) -> Result<Group, Error> {
         self.group_with(name, &(0..self.job.place.size).collect::<Vec<_>>(), options)
+    }
+
+    /// This rank's place in a pipeline: it hears from rank `upstream`, and hands on to rank `downstream`. The first stage
+    /// has nobody before it, the last one nobody after it.
+    ///
+    /// Returns at once. Neighbours find each other at [`Relay::ready`], or at the first call. A name may be used by
+    /// several pipelines, say by one for each rank of a stage.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Usage`] for a neighbour that is this rank, does not exist, or is on both sides.
+    pub fn relay(
+        &self,
+        name: &str,
+        upstream: Option<usize>,
+        downstream: Option<usize>,
+    ) -> Result<Relay, Error> {
+        let Place { rank, size, .. } = self.job.place;
+        let usage = |what: String| Error {
+            group: name.to_owned(),
+            operation: "relay".to_owned(),
+            ..join_error(rank, ErrorKind::Usage(what))
+        };
+        if name.is_empty() || name.len() > 64 || name.contains('/') {
+            return Err(usage(
+                "the name of a relay has 1 to 64 bytes and no slash".to_owned(),
+            ));
+        }
+        for neighbour in [upstream, downstream].into_iter().flatten() {
+            if neighbour >= size || neighbour == rank {
+                return Err(usage(format!(
+                    "rank {neighbour} is no neighbour of rank {rank} among {size} ranks"
+                )));
+            }
+        }
+        if upstream.is_some() && upstream == downstream {
+            return Err(usage("a neighbour is on one side".to_owned()));
+        }
+        let venue = Venue::Job(Arc::clone(&self.job));
+        let timeout = self.job.place.options.timeout;
+        Ok(Relay::new(name, rank, upstream, downstream, venue, timeout))
     }
 
     /// Ends the job on every rank: all its groups fail with this rank and `reason`, at once. Does not block.

@@ -140,6 +140,11 @@ pub fn behaviours() -> Vec<Behaviour> {
         ),
         plain("a wrong use costs nobody anything", &[2, 3], wrong_use),
         plain("after a close every call says closed", &[2, 3], closed),
+        plain(
+            "messages between two ranks leave the rounds alone",
+            &[2, 4],
+            messages,
+        ),
     ]
 }
 
@@ -212,6 +217,35 @@ pub(crate) fn broadcast_at(group: &mut Group, label: &str, root: usize, len: usi
         &(got.len(), got == wanted),
         &(len, true),
     )
+}
+
+/// Every rank with every other, in both directions, between rounds.
+fn messages(group: &mut Group) -> Checked {
+    let (me, size) = (group.rank(), group.size());
+    for length in [0, 8, 5000, 300_000] {
+        for peer in (0..size).filter(|peer| *peer != me) {
+            let sent = bytes(me, length, usize::try_from(length).unwrap_or(0));
+            let mut got = vec![0xee; 9];
+            // The lower one sends first, and more than it receives before.
+            if me < peer {
+                said(group.send(peer, &sent, "there"))?;
+                said(group.send(peer, &sent, "there"))?;
+                said(group.recv(peer, &mut got, "back"))?;
+            } else {
+                said(group.recv(peer, &mut got, "there"))?;
+                said(group.recv(peer, &mut got, "there"))?;
+                said(group.send(peer, &sent, "back"))?;
+            }
+            let wanted = bytes(peer, length, sent.len());
+            same(
+                &format!("{length} bytes of rank {peer}"),
+                &(got == wanted),
+                &true,
+            )?;
+        }
+        reduce(group, Op::Min, 8, SMALL)?;
+    }
+    same("rounds", &group.round(), &4)
 }
 
 pub(crate) fn said<T>(result: Result<T, Error>) -> Checked<T> {

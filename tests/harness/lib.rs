@@ -12,6 +12,7 @@
 
 mod behaviour;
 mod job;
+mod messages;
 mod network;
 mod report;
 mod soak;
@@ -19,6 +20,7 @@ mod values;
 
 pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
 pub use job::{Job, Namespace, Ranks, may_unshare, names_in};
+pub use messages::{Series, consume};
 pub use network::{Network, may_network};
 pub use report::{Failure, Report};
 pub use soak::soak;

@@ -11,6 +11,11 @@
 //! gather G [slots=8] | gather-bytes G [bytes=64]
 //! broadcast G [root=0] [bytes=64] [label=L] [within=MS] [count=1]
 //! barrier G [label=L] [within=MS] [count=1]
+//! send G to=N | recv G from=N [bytes=64] [timed] [first=1] [label=L] [within=MS] [count=1] [pause=US]
+//! relay R [up=N] [down=N] [room=N] [timeout=MS]    a place in a pipeline
+//! post R | next R [slots=8] [timed] [first=1] [label=L] [within=MS] [count=1] [pause=US]
+//! settle R | finish R [within=MS] | quit R         quit: drop
+//! consume R [counts=0,3] [ticks=1] [late=MS]       the first stage announces counts, all others consume as many
 //! behave G BEHAVIOUR ...                   a behaviour of the harness
 //! soak G count=N [seed=S]                  verified rounds of every kind, stalls among them
 //! reopen NAME [count=1]                    groups opened, used and closed, one after another
@@ -18,7 +23,7 @@
 //! scenario N                               a scenario of the cache, over the groups tick, hits, acks
 //! parallel G,H STEP ...                    the step on each group, in a thread of its own
 //! begin STEP ...                           the step on a group in a thread that nobody waits for
-//! panic G                                  a thread that owns the group panics
+//! panic G                                  a thread that owns the group, or the relay, panics
 //! cpus                                     how many CPUs this process may keep busy
 //! abort REASON ... | sleep MS | exit | crash
 //! ```
@@ -39,8 +44,8 @@ mod steps {
     use nix::time::ClockId;
     use nix::unistd::{getpid, gettid};
     use rankpact_cache::conformance::scenarios;
-    use rankpact_collective::{Call, Error, Group, Join, Op, Ops, World};
-    use rankpact_tests::{Failure, Range, Report, Values, behaviour, bytes, soak};
+    use rankpact_collective::{Call, Error, Group, Join, Op, Ops, Relay, World};
+    use rankpact_tests::{Failure, Range, Report, Series, Values, behaviour, bytes, consume, soak};
     use std::collections::BTreeMap;
     use std::fs;
     use std::io::{BufRead, Write};
@@ -53,6 +58,7 @@ mod steps {
     struct Rank {
         world: World,
         groups: BTreeMap<String, Group>,
+        relays: BTreeMap<String, Relay>,
         salt: u64,
     }
 
@@ -82,6 +88,7 @@ mod steps {
         let mut rank = Rank {
             world,
             groups: BTreeMap::new(),
+            relays: BTreeMap::new(),
             salt,
         };
         for step in &words {
@@ -227,9 +234,9 @@ mod steps {
                     Ok(String::new())
                 }
                 "panic" => {
-                    let group = self.groups.remove(rest[0]).expect("a known group");
+                    let held = (self.groups.remove(rest[0]), self.relays.remove(rest[0]));
                     let panicked = thread::spawn(move || {
-                        let _held = group;
+                        let _held = held;
                         panic!("a test wants it so");
                     })
                     .join();
@@ -246,6 +253,10 @@ mod steps {
                         operate(&mut group, &verb, &words, salt)
                     });
                     Ok(String::new())
+                }
+                "relay" => self.relay(rest),
+                "post" | "next" | "settle" | "finish" | "quit" | "consume" => {
+                    self.hand_on(verb, rest)
                 }
                 "scenario" => self.scenario(rest[0].parse().expect("a number")),
                 "parallel" => return self.parallel(rest),
@@ -276,6 +287,50 @@ mod steps {
             }
             self.groups.insert(name.to_owned(), group);
             Ok(String::new())
+        }
+
+        fn relay(&mut self, words: &[&str]) -> Outcome {
+            let rank = |name| given(words, name).map(|text| text.parse().expect("a rank"));
+            let mut relay = self.world.relay(words[0], rank("up"), rank("down"))?;
+            if let Some(room) = given(words, "room") {
+                relay = relay.with_room(room.parse().expect("a number"), usize::MAX);
+            }
+            if given(words, "timeout").is_some() {
+                relay = relay.with_timeout(Duration::from_millis(number(words, "timeout", 0)));
+            }
+            self.relays.insert(words[0].to_owned(), relay);
+            Ok(String::new())
+        }
+
+        fn hand_on(&mut self, verb: &str, words: &[&str]) -> Outcome {
+            if verb == "quit" {
+                drop(self.relays.remove(words[0]));
+                return Ok(String::new());
+            }
+            let relay = self.relays.get_mut(words[0]).expect("a known relay");
+            match verb {
+                "post" => series(words, "slots", 8)
+                    .post(relay)
+                    .map(|()| String::new()),
+                "next" => series(words, "slots", 8).next(relay),
+                "settle" => {
+                    let pending = relay.settle()?;
+                    Ok(format!("{} {}", pending.vectors, pending.bytes))
+                }
+                "finish" => {
+                    relay.finish(call(words))?;
+                    Ok(String::new())
+                }
+                _ => {
+                    let counts: Vec<i64> = given(words, "counts").map_or(Vec::new(), |counts| {
+                        let count = |text: &str| text.parse().expect("a number");
+                        counts.split(',').map(count).collect()
+                    });
+                    let ticks = usize::try_from(number(words, "ticks", 1)).expect("small");
+                    let late = Duration::from_millis(number(words, "late", 0));
+                    consume(relay, &counts, ticks, late)
+                }
+            }
         }
 
         fn reopen(&mut self, words: &[&str]) -> Outcome {
@@ -330,9 +385,38 @@ mod steps {
         format!("{descriptors} {}", segments.count())
     }
 
+    fn call<'a>(words: &[&'a str]) -> Call<'a> {
+        Call {
+            label: given(words, "label").unwrap_or("test"),
+            timeout: given(words, "within")
+                .map(|_| Duration::from_millis(number(words, "within", 0))),
+        }
+    }
+
+    /// A series of messages or vectors; `length` is the word for the length of each.
+    fn series<'a>(words: &[&'a str], length: &str, otherwise: u64) -> Series<'a> {
+        Series {
+            first: number(words, "first", 1),
+            count: number(words, "count", 1),
+            length: usize::try_from(number(words, length, otherwise)).expect("a length"),
+            timed: words.contains(&"timed"),
+            pause: Duration::from_micros(number(words, "pause", 0)),
+            call: call(words),
+        }
+    }
+
     fn operate(group: &mut Group, verb: &str, words: &[&str], salt: u64) -> Outcome {
         let started = group.round();
         let count = number(words, "count", 1);
+        let peer = |name| usize::try_from(number(words, name, 0)).expect("a rank");
+        match verb {
+            "send" => {
+                series(words, "bytes", 64).send(group, peer("to"))?;
+                return Ok(String::new());
+            }
+            "recv" => return series(words, "bytes", 64).recv(group, peer("from")),
+            _ => {}
+        }
         if verb == "soak" {
             soak(group, count, number(words, "seed", 0))?;
             return Ok(String::new());
@@ -362,12 +446,7 @@ mod steps {
     }
 
     fn one(group: &mut Group, verb: &str, words: &[&str], salt: u64) -> Result<(), Failure> {
-        let call = Call {
-            label: given(words, "label").unwrap_or("test"),
-            timeout: given(words, "within")
-                .map(|_| Duration::from_millis(number(words, "within", 0))),
-        };
-        let round = group.round() + 1;
+        let (call, round) = (call(words), group.round() + 1);
         match verb {
             "path" => {}
             "ready" => group.ready()?,

@@ -102,6 +102,7 @@ everywhere! {
     a_call_has_its_own_deadline_and_the_late_rank_learns_that_it_was_missing
     a_wrong_use_costs_nobody_anything
     after_a_close_every_call_says_closed
+    messages_between_two_ranks_leave_the_rounds_alone
 }
 
 #[test]

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, poll};
 
 use super::{Mesh, MeshError, Peer, SLICE, State};
+use crate::envelope::Inbox;
 use crate::gate::{Claim, Gate, Purpose, Visitor};
 use crate::ip::Ip;
-use crate::socket::patience;
+use crate::socket::{Stream, patience};
 use crate::token::Token;
 
 /// How long the members of one process may take to find each other.
@@ -125,6 +126,12 @@ impl Mesh {
                 patience(now, wakes.unwrap_or(deadline).min(deadline), SLICE),
             );
         }
+    }
+
+    /// The connection of a mesh of two.
+    pub(crate) fn into_only(mut self) -> Option<(Stream, Inbox)> {
+        let peer = self.peers.iter_mut().find_map(Option::take)?;
+        Some((peer.stream, peer.inbox))
     }
 
     /// The meshes of a group whose `size` members are threads of this process, over loopback.
