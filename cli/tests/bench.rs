@@ -200,7 +200,7 @@ fn wrong_arguments_are_refused() {
         ["--ranks", "65"],
         ["--ranks", "2,x"],
         ["--widths", "0"],
-        ["--widths", "1048577"],
+        ["--widths", "16777217"],
         ["--rounds", "9"],
         ["--op", "sum"],
     ] {
