@@ -202,7 +202,7 @@ fn wrong_arguments_are_refused() {
         ["--widths", "0"],
         ["--widths", "16777217"],
         ["--rounds", "9"],
-        ["--op", "sum"],
+        ["--op", "product"],
     ] {
         let output = arena.rankpact(&["bench"]).args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");
