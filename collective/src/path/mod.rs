@@ -2,6 +2,7 @@
 
 pub(crate) mod data;
 pub(crate) mod engine;
+mod flight;
 pub(crate) mod hosts;
 mod ring;
 pub(crate) mod table;
@@ -46,8 +47,8 @@ pub(crate) struct Round<'a> {
 pub(crate) enum Started {
     Alone(Vec<i64>),
     Table(rankpact_shm::Started),
-    Tcp(Arc<tcp::Finished>),
-    Hosts(Arc<tcp::Finished>),
+    Tcp(Arc<flight::Finished>),
+    Hosts(Arc<flight::Finished>),
 }
 
 impl Path {

@@ -5,14 +5,14 @@
 
 use super::Round;
 use super::data::{Exchange, Overflow, Shown, Stop, Wire};
+use super::flight::{Finished, Flight, Flying};
 use crate::error::{Described, ErrorKind, Silent};
 use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};
-use crate::op::{Ops, OwnOps};
+use crate::op::Ops;
 use crate::options::Options;
 use rankpact_shm::{Kind, LABEL_BYTES, Timing, monotonic_ns};
-use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -22,36 +22,10 @@ pub(crate) struct TcpPath {
     failed: Option<u64>,
     last_label: String,
     timing: Option<Timing>,
-    /// Rounds that were started and are not finished, oldest first; at most so many.
-    flight: VecDeque<Flying>,
-    depth: usize,
+    /// Rounds whose frame is sent and whose peers' frames are not taken.
+    flight: Flight,
     /// Asked while this rank waits: whether the job was aborted.
     aborted: Option<Abortion>,
-}
-
-/// The result of a round that was started, once it has settled.
-pub(crate) type Finished = OnceLock<Result<Vec<i64>, ErrorKind>>;
-
-/// A round whose frame is sent and whose peers' frames are not taken.
-#[derive(Debug)]
-struct Flying {
-    round: u64,
-    label: String,
-    ops: OwnOps,
-    values: Vec<i64>,
-    started: Instant,
-    arrived_ns: u64,
-    finished: Arc<Finished>,
-}
-
-impl Flying {
-    fn exchange(&self, deadline: Instant) -> Exchange<'_> {
-        Exchange {
-            round: self.round,
-            label: &self.label,
-            deadline,
-        }
-    }
 }
 
 /// A total that does not fit is an error that fails nothing.
@@ -77,8 +51,7 @@ impl TcpPath {
             failed: None,
             last_label: String::new(),
             timing,
-            flight: VecDeque::new(),
-            depth: options.depth,
+            flight: Flight::new(options.depth),
             aborted: None,
         }
     }
@@ -169,28 +142,18 @@ impl TcpPath {
         round: &Round<'_>,
     ) -> Result<Arc<Finished>, ErrorKind> {
         self.begin(round)?;
-        if self.flight.len() >= self.depth {
+        if self.flight.is_full() {
             self.land(round.timeout, round.ranks)?;
         }
-        let flying = Flying {
-            round: self.round + 1,
-            label: round.label.to_owned(),
-            ops: ops.into(),
-            values: values.to_vec(),
-            started: Instant::now(),
-            arrived_ns: monotonic_ns(),
-            finished: Arc::default(),
-        };
-        let exchange = flying.exchange(flying.started);
-        let posted = self.wire.start(&exchange, ops, values);
+        let started = Instant::now();
+        let flying = Flying::new(self.round + 1, round.label, ops, values);
+        let posted = self.wire.start(&flying.exchange(started), ops, values);
         self.round += 1;
         if let Err(error) = posted {
             let error = ExchangeError::Mesh(error);
-            return Err(self.give_up(error, round.ranks, self.round, flying.started));
+            return Err(self.give_up(error, round.ranks, self.round, started));
         }
-        let finished = Arc::clone(&flying.finished);
-        self.flight.push_back(flying);
-        Ok(finished)
+        Ok(self.flight.push(flying))
     }
 
     /// Completes the rounds in flight up to that of `finished`, oldest first.
@@ -201,14 +164,8 @@ impl TcpPath {
     ) -> Result<Vec<i64>, ErrorKind> {
         let deadline = job::deadline(Instant::now(), round.timeout);
         loop {
-            if let Some(result) = finished.get() {
-                return result.clone();
-            }
-            let ours = |flying: &Flying| Arc::ptr_eq(&flying.finished, finished);
-            if !self.flight.iter().any(ours) {
-                return Err(ErrorKind::Usage(
-                    "this round was started in another group".to_owned(),
-                ));
+            if let Some(result) = self.flight.result(finished) {
+                return result;
             }
             self.land(
                 deadline.saturating_duration_since(Instant::now()),
@@ -219,7 +176,7 @@ impl TcpPath {
 
     /// Completes the oldest round in flight.
     fn land(&mut self, timeout: Duration, ranks: &[usize]) -> Result<(), ErrorKind> {
-        let Some(flying) = self.flight.pop_front() else {
+        let Some(flying) = self.flight.take_oldest() else {
             return Ok(());
         };
         let started = Instant::now();
@@ -235,9 +192,7 @@ impl TcpPath {
         match outcome {
             Ok(overflow) => {
                 self.settled(&flying.label, flying.arrived_ns);
-                let total = fits(overflow).map(|()| self.wire.total().to_vec());
-                // Set here alone, once for each round.
-                let _ = flying.finished.set(total);
+                flying.settle(fits(overflow).map(|()| self.wire.total().to_vec()));
                 Ok(())
             }
             Err(error) => {

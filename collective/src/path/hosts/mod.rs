@@ -14,15 +14,15 @@ pub(crate) use members::Hosts;
 use super::Round;
 use super::data::{Shown, get, put};
 use super::engine::{Engine, Severed, Witness};
+use super::flight::{Finished, Flight, Flying};
 use super::table::TablePath;
-use super::tcp::{Finished, describe};
+use super::tcp::describe;
 use crate::error::{ErrorKind, Silent};
 use crate::job;
-use crate::op::{Ops, OwnOps};
+use crate::op::Ops;
 use crate::options::Options;
 use members::LEADER;
 use rankpact_shm::{Aborter, Announcement, FREE_WORDS, Timing, monotonic_ns};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,19 +60,8 @@ pub(crate) struct HostsPath {
     failed: Option<u64>,
     last_label: String,
     timing: Option<Timing>,
-    /// Rounds that were started and have not begun, oldest first; at most so many.
-    flight: VecDeque<Flying>,
-    depth: usize,
-}
-
-/// A round that was started.
-#[derive(Debug)]
-struct Flying {
-    round: u64,
-    label: String,
-    ops: OwnOps,
-    values: Vec<i64>,
-    finished: Arc<Finished>,
+    /// Rounds that were started and have not begun.
+    flight: Flight,
 }
 
 fn garbled() -> ErrorKind {
@@ -199,8 +188,7 @@ impl HostsPath {
             failed: None,
             last_label: String::new(),
             timing: options.timing.then(Timing::default),
-            flight: VecDeque::new(),
-            depth: options.depth,
+            flight: Flight::new(options.depth),
         }
     }
 
@@ -221,7 +209,7 @@ impl HostsPath {
     pub(crate) fn abort(&mut self, kind: &ErrorKind) {
         let round = self
             .flight
-            .front()
+            .oldest()
             .map_or(self.round + 1, |flying| flying.round);
         if let Some(engine) = &mut self.engine {
             engine.give_up(round, &job::encode(kind));
@@ -310,20 +298,12 @@ impl HostsPath {
     ) -> Result<Arc<Finished>, ErrorKind> {
         // What can be refused is refused now: later, the round counts.
         self.table.intern(round.label)?;
-        if self.flight.len() >= self.depth {
+        if self.flight.is_full() {
             self.land(job::deadline(Instant::now(), round.timeout))?;
         }
         self.round += 1;
-        let flying = Flying {
-            round: self.round,
-            label: round.label.to_owned(),
-            ops: ops.into(),
-            values: values.to_vec(),
-            finished: Arc::default(),
-        };
-        let finished = Arc::clone(&flying.finished);
-        self.flight.push_back(flying);
-        Ok(finished)
+        let flying = Flying::new(self.round, round.label, ops, values);
+        Ok(self.flight.push(flying))
     }
 
     /// Completes the started rounds up to that of `finished`, oldest first.
@@ -334,14 +314,8 @@ impl HostsPath {
     ) -> Result<Vec<i64>, ErrorKind> {
         let deadline = job::deadline(Instant::now(), round.timeout);
         loop {
-            if let Some(result) = finished.get() {
-                return result.clone();
-            }
-            let ours = |flying: &Flying| Arc::ptr_eq(&flying.finished, finished);
-            if !self.flight.iter().any(ours) {
-                return Err(ErrorKind::Usage(
-                    "this round was started in another group".to_owned(),
-                ));
+            if let Some(result) = self.flight.result(finished) {
+                return result;
             }
             self.land(deadline)?;
         }
@@ -349,7 +323,7 @@ impl HostsPath {
 
     /// Completes the oldest started round.
     fn land(&mut self, deadline: Instant) -> Result<(), ErrorKind> {
-        let Some(flying) = self.flight.pop_front() else {
+        let Some(flying) = self.flight.take_oldest() else {
             return Ok(());
         };
         let mut bytes = Vec::with_capacity(8 * flying.values.len());
@@ -371,8 +345,7 @@ impl HostsPath {
                 return Err(kind);
             }
         };
-        // Set here alone, once for each round.
-        let _ = flying.finished.set(total);
+        flying.settle(total);
         Ok(())
     }
 
