@@ -571,9 +571,10 @@ impl Wire {
         exchange: &Exchange<'_>,
         root: usize,
         bytes: &mut Vec<u8>,
-        guard: impl FnMut() -> Result<(), E>,
+        mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
         if let Some(ring) = &mut self.ring {
+            let guard = || guard().map_err(Stop::Guard);
             return ring::broadcast(ring, root, bytes, exchange.deadline, guard);
         }
         let own = if self.mesh.me() == root {

@@ -1,6 +1,5 @@
 //! Data through the ring of a group whose ranks share memory.
 
-use super::data::Stop;
 use crate::mesh::{ExchangeError, Frame, MeshError, Watch};
 use rankpact_shm::{Ring, RingError};
 use std::time::{Duration, Instant};
@@ -67,14 +66,14 @@ pub(super) fn go_round<W: Watch>(
 }
 
 /// Gives the bytes of `root` to all members.
-pub(super) fn broadcast<E>(
+pub(super) fn broadcast<S>(
     ring: &mut Ring,
     root: usize,
     bytes: &mut Vec<u8>,
     deadline: Instant,
-    mut guard: impl FnMut() -> Result<(), E>,
-) -> Result<(), ExchangeError<Stop<E>>> {
-    let mut slice = || guard().map_err(|error| Failed::Stopped(Stop::Guard(error)));
+    mut guard: impl FnMut() -> Result<(), S>,
+) -> Result<(), ExchangeError<S>> {
+    let mut slice = || guard().map_err(Failed::Stopped);
     if ring.rank() == root {
         ring.send_watching(bytes, left(deadline), &mut slice)?;
     } else {
