@@ -19,7 +19,7 @@ const HANGS: Duration = Duration::from_secs(60);
 /// How a job is started.
 #[derive(Debug)]
 pub struct Job {
-    program: &'static str,
+    program: String,
     size: usize,
     absent: Vec<usize>,
     vars: Vec<(Option<usize>, &'static str, Option<String>)>,
@@ -36,7 +36,7 @@ impl Job {
     pub fn new(program: &'static str, size: usize) -> Self {
         let half = || getrandom::u64().expect("the kernel has random numbers");
         Self {
-            program,
+            program: program.to_owned(),
             size,
             absent: Vec::new(),
             vars: Vec::new(),
@@ -101,6 +101,13 @@ impl Job {
     #[must_use]
     pub fn without(mut self, rank: usize) -> Self {
         self.absent.push(rank);
+        self
+    }
+
+    /// Starts the program by way of this process: the ranks may not see its folder.
+    #[must_use]
+    pub fn hidden(mut self) -> Self {
+        self.program = format!("/proc/{}/root{}", std::process::id(), self.program);
         self
     }
 
@@ -181,10 +188,10 @@ impl Job {
         let mut command = match words.next() {
             Some(first) => {
                 let mut command = Command::new(first);
-                command.args(words).arg(self.program);
+                command.args(words).arg(&self.program);
                 command
             }
-            None => Command::new(self.program),
+            None => Command::new(&self.program),
         };
         command
             .args(&self.options)

@@ -98,6 +98,7 @@ fn ranks_without_a_session_meet_in_a_private_folder_in_tmp_and_leave_nothing() {
             .as_torchrun(29500)
             .var("XDG_RUNTIME_DIR", runtime)
             .wrapped(&words)
+            .hidden()
     };
     // A session that is none, or another user's.
     for runtime in ["", "/nowhere", "/", "relative"] {
@@ -111,6 +112,7 @@ fn ranks_without_a_session_meet_in_a_private_folder_in_tmp_and_leave_nothing() {
         .as_torchrun(29500)
         .var("XDG_RUNTIME_DIR", "")
         .wrapped(&words)
+        .hidden()
         .start(|_| [""; 0]);
     for report in joined(&mut ranks) {
         match report.kind() {
