@@ -2,6 +2,11 @@
 
 pub(crate) mod data;
 pub(crate) mod engine;
+#[cfg(feature = "mpi")]
+pub(crate) mod fabric;
+#[cfg(not(feature = "mpi"))]
+#[path = "no_fabric.rs"]
+pub(crate) mod fabric;
 pub(crate) mod hosts;
 mod ring;
 pub(crate) mod table;
