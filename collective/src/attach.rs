@@ -163,7 +163,8 @@ pub(crate) fn attach(job: &Arc<Job>, members: &Members<'_>) -> Result<(Path, Str
     let connected = match &hosts {
         None => meet(listener, &addresses, me, "").map(|mesh| (mesh, None)),
         Some(hosts) => {
-            let purpose = format!("group {name} {generation}");
+            // With its members: their first counts how often, and two groups may differ in it alone.
+            let purpose = format!("group {name} {generation} of {ranks:?}");
             let between = leaders(job, members, hosts, &purpose, &gather)?;
             let here = hosts.places().iter().map(|place| addresses[*place]);
             let here: Vec<SocketAddr> = here.collect();
