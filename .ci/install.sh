@@ -10,4 +10,7 @@ command -v cc >/dev/null || { apt-get update && apt-get install --yes --no-insta
 # Tests start ranks with mpirun and join network namespaces; where these are missing, such tests say so and pass.
 command -v mpirun >/dev/null && command -v ip >/dev/null ||
     { apt-get update && apt-get install --yes --no-install-recommends openmpi-bin iproute2; }
+# Headers of MPI, and what reads them for feature `mpi`.
+dpkg --status libopenmpi-dev libclang-dev >/dev/null 2>&1 ||
+    { apt-get update && apt-get install --yes --no-install-recommends libopenmpi-dev libclang-dev; }
 cargo fetch --locked

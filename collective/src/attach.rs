@@ -3,9 +3,10 @@
 use crate::error::ErrorKind;
 use crate::job::{self, Job};
 use crate::mesh::{Mesh, MeshError};
-use crate::options::{Options, PathChoice};
+use crate::options::{EngineChoice, Options, PathChoice};
 use crate::path::Path;
 use crate::path::engine::{Engine, Sockets};
+use crate::path::fabric::Leaders;
 use crate::path::hosts::{Hosts, HostsPath};
 use crate::path::table::TablePath;
 use crate::path::tcp::TcpPath;
@@ -13,11 +14,13 @@ use rankpact_shm::{
     Contents, Geometry, Identity, Missing, Notice, Ring, RingGeometry, RingStorage, Segment,
     SegmentError, Storage,
 };
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The most that is kept back of a deadline for the last vote.
@@ -71,7 +74,7 @@ pub(crate) struct Members<'a> {
 }
 
 /// The path all members have agreed on, and why it is that one.
-pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String), ErrorKind> {
+pub(crate) fn attach(job: &Arc<Job>, members: &Members<'_>) -> Result<(Path, String), ErrorKind> {
     let Members {
         name,
         ranks,
@@ -155,24 +158,33 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
         Mesh::connect(listener, addresses, me, &token, until, &alone)
             .map_err(|error| unconnected(&error))
     };
+    let ladder = options.ladder(job.place.crowd);
     // Every two members of the group; or every two of a host, and every two leaders.
     let connected = match &hosts {
         None => meet(listener, &addresses, me, "").map(|mesh| (mesh, None)),
         Some(hosts) => {
-            let (between, leaders) = leaders(job, ranks, hosts, &gather)?;
+            // With its members: their first counts how often, and two groups may differ in it alone.
+            let purpose = format!("group {name} {generation} of {ranks:?}");
+            let between = leaders(job, members, hosts, &purpose, &gather)?;
             let here = hosts.places().iter().map(|place| addresses[*place]);
             let here: Vec<SocketAddr> = here.collect();
             let inside = format!(" host {}", hosts.here());
             meet(listener, &here, hosts.seat(), &inside).and_then(|mesh| {
-                let between =
-                    between.map(|listener| meet(listener, &leaders, hosts.here(), " leaders"));
-                Ok((mesh, between.transpose()?))
+                let engine = match between {
+                    Between::Nothing => None,
+                    Between::Sockets(listener, leaders) => {
+                        let mut mesh = meet(listener, &leaders, hosts.here(), " leaders")?;
+                        mesh.climb(ladder);
+                        Some(Box::new(Sockets(mesh)) as Box<dyn Engine>)
+                    }
+                    Between::Engine(engine) => Some(engine),
+                };
+                Ok((mesh, engine))
             })
         }
     };
-    let (mut mesh, between) =
+    let (mut mesh, engine) =
         unanimous(ranks, connected, "connected", &gather)?.map_err(|Refusal(kind)| kind)?;
-    let ladder = options.ladder(job.place.crowd);
     mesh.climb(ladder);
     let table = |segment: Segment, seat: usize, notice: Notice| {
         let (storage, locks) = segment.into_parts();
@@ -197,10 +209,6 @@ pub(crate) fn attach(job: &Job, members: &Members<'_>) -> Result<(Path, String),
             let here = hosts.ranks(ranks);
             let table = table(segment, hosts.seat(), told_of_silence_on_a_host(name, here));
             let table = TablePath::new(table, mesh, None);
-            let engine = between.map(|mut mesh| {
-                mesh.climb(ladder);
-                Box::new(Sockets(mesh)) as Box<dyn Engine>
-            });
             let reason = format!("one table for each of {}", listed(&parts, ranks));
             let path = HostsPath::new(table, hosts, ranks, engine, options);
             Ok((Path::Hosts(path), reason))
@@ -237,22 +245,69 @@ fn listen(job: &Job) -> Result<(TcpListener, SocketAddr), ErrorKind> {
     Ok((listener, address))
 }
 
-/// Where the leaders listen for each other; with that of this member, if it is one.
+/// What a member has of the exchange between hosts before its leaders meet.
+enum Between {
+    /// It is no leader.
+    Nothing,
+    /// Where it listens, and where all leaders do.
+    Sockets(TcpListener, Vec<SocketAddr>),
+    Engine(Box<dyn Engine>),
+}
+
+/// Tells the leaders where they find each other.
+#[cfg_attr(
+    not(feature = "mpi"),
+    allow(
+        unused_variables,
+        reason = "nobody has a port then, and nothing that follows from one"
+    )
+)]
 fn leaders(
-    job: &Job,
-    ranks: &[usize],
+    job: &Arc<Job>,
+    members: &Members<'_>,
     hosts: &Hosts,
+    purpose: &str,
     gather: &Gather<'_>,
-) -> Result<(Option<TcpListener>, Vec<SocketAddr>), ErrorKind> {
-    let own = hosts.leads().then(|| listen(job));
+) -> Result<Between, ErrorKind> {
+    let ranks = members.ranks;
+    if members.options.engine == EngineChoice::Tcp {
+        let own = hosts.leads().then(|| listen(job));
+        let (own, addresses) = addressed(ranks, own, gather)?;
+        return Ok(own.map_or(Between::Nothing, |own| Between::Sockets(own, addresses)));
+    }
+    // It listens before the others know of it, and so misses nothing.
+    let own = hosts.leads().then(|| {
+        let fabric = job.place.fabric.as_ref().ok_or_else(|| {
+            let what = "engine `mpi` for a group, but not for its world";
+            ErrorKind::Usage(what.to_owned())
+        })?;
+        let port = fabric.listen(job.place.token.derive(purpose).number());
+        let address = port.address();
+        Ok((port, address))
+    });
+    let (own, addresses) = addressed(ranks, own, gather)?;
+    Ok(own.map_or(Between::Nothing, |port| {
+        let leaders = hosts.all().iter().map(|places| ranks[places[0]]).collect();
+        let here = hosts.here();
+        let engine = Leaders::new(port, addresses, leaders, here, Arc::clone(job));
+        Between::Engine(Box::new(engine))
+    }))
+}
+
+/// Where all leaders are, by host; with what this member has there, if it is one.
+fn addressed<T, A: Clone + Serialize + DeserializeOwned>(
+    ranks: &[usize],
+    own: Option<Result<(T, A), ErrorKind>>,
+    gather: &Gather<'_>,
+) -> Result<(Option<T>, Vec<A>), ErrorKind> {
     let address = own.as_ref().map(|own| match own {
-        Ok((_, address)) => Ok(*address),
+        Ok((_, address)) => Ok(address.clone()),
         Err(kind) => Err(kind.clone()),
     });
     let said = gather("leaders", &job::encode(&address))?;
-    let said: Vec<Option<Result<SocketAddr, ErrorKind>>> = job::decode(ranks, &said)?;
+    let said: Vec<Option<Result<A, ErrorKind>>> = job::decode(ranks, &said)?;
     let addresses = said.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
-    Ok((own.transpose()?.map(|(listener, _)| listener), addresses))
+    Ok((own.transpose()?.map(|(own, _)| own), addresses))
 }
 
 /// What two members have in common if they may share memory, and a clock: kernel, device of the folder of segments, time

@@ -3,15 +3,20 @@
 use crate::error::{Error, ErrorKind, Silent};
 use crate::ip::Ip;
 use crate::options::{Crowd, Options};
+use crate::path::fabric::Fabric;
 use crate::rendezvous::{Ended, Link, LinkError, Server};
 use crate::token::Token;
 use rankpact_shm::{Aborter, Process};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The groups to be told when the job is aborted, by number of registration.
 type Aborters = Arc<Mutex<BTreeMap<u64, Aborter>>>;
+
+/// How long a rank waits for MPI to end where some will never get there.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// One rank's place in a job, as joining has settled it.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub(crate) struct Place {
     pub(crate) nonce: [u64; 2],
     /// Where this rank listens for its peers.
     pub(crate) ip: Ip,
+    /// The way to MPI, where the options want it.
+    pub(crate) fabric: Option<Fabric>,
     pub(crate) token: Token,
     pub(crate) link: Link,
     /// After the link: the last to leave is the one that serves. Locked because groups share a job between threads.
@@ -172,6 +179,26 @@ pub(crate) fn cut(reason: &str) -> &str {
         .take_while(|end| *end <= rankpact_shm::REASON_BYTES)
         .last()
         .unwrap_or(0)]
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let Some(fabric) = &self.place.fabric else {
+            return;
+        };
+        if self.is_forked() {
+            return;
+        }
+        let everybody: Vec<usize> = (0..self.place.size).collect();
+        let failed = thread::panicking() || self.lost(&everybody).is_some();
+        // The others shall not wait for a rank that only waits for MPI.
+        self.place.link.close();
+        fabric.leave(if failed {
+            PARTING
+        } else {
+            self.place.options.timeout
+        });
+    }
 }
 
 /// `timeout` from now; one beyond the end of the clock is a very long one.

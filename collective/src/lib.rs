@@ -50,7 +50,7 @@ pub use error::{Described, Error, ErrorKind, Silent};
 pub use group::{Group, PathKind, Started};
 pub use join::{Join, Rendezvous};
 pub use op::{Call, Op, Ops};
-pub use options::{Options, PathChoice, Waiting};
+pub use options::{EngineChoice, Options, PathChoice, Waiting};
 pub use rankpact_shm::Timing;
 pub use relay::{Pending, Relay};
 pub use world::World;

@@ -43,6 +43,38 @@ impl FromStr for PathChoice {
     }
 }
 
+/// What carries the data of a group between hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// TCP connections of our own.
+    #[default]
+    Tcp,
+    /// The MPI that has started the ranks; only where this crate is built with feature `mpi`. It starts when the world is
+    /// joined, once in the life of a process, and ends with the last group: that waits for the other ranks, at most
+    /// for the timeout of the world, or 2 s where one is known as dead.
+    Mpi,
+}
+
+impl fmt::Display for EngineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Mpi => "mpi",
+        })
+    }
+}
+
+impl FromStr for EngineChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Tcp, Self::Mpi]
+            .into_iter()
+            .find(|choice| choice.to_string() == text)
+            .ok_or_else(|| format!("`{text}` is no engine: tcp or mpi"))
+    }
+}
+
 /// How a rank waits for its peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
@@ -127,6 +159,9 @@ pub struct Options {
     pub timeout: Duration,
     /// How data travels. Must be equal on all ranks.
     pub path: PathChoice,
+    /// What carries data between hosts, for groups that span several. Must be equal on all ranks, and `Mpi` is for all
+    /// groups of a world or for none.
+    pub engine: EngineChoice,
     /// Rounds in flight: 1, 2, 4 or 8. Must be equal on all ranks.
     pub depth: usize,
     /// How this rank waits. The three below change what that means, where given.
@@ -149,6 +184,7 @@ impl Default for Options {
         Self {
             timeout: Duration::from_secs(300),
             path: PathChoice::default(),
+            engine: EngineChoice::default(),
             depth: 4,
             waiting: Waiting::default(),
             spin: None,
@@ -210,6 +246,7 @@ impl Options {
             field("slots", &rankpact_shm::MAX_SLOTS),
             field("timeout", &format_args!("{} s", self.timeout.as_secs_f64())),
             field("path", &self.path),
+            field("between hosts", &self.engine),
             field("rounds in flight", &self.depth),
         ]
     }

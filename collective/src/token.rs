@@ -1,5 +1,6 @@
 //! The job's secret: proves that a connection belongs to the job, and never crosses the wire.
 
+use crate::codec::Fields;
 use std::fmt;
 use std::io;
 
@@ -53,6 +54,11 @@ impl Token {
     /// A token for one purpose, which tells nothing about this one or about those for other purposes.
     pub(crate) fn derive(&self, context: &str) -> Self {
         Self(*blake3::keyed_hash(&self.0, format!("derive {context}").as_bytes()).as_bytes())
+    }
+
+    /// A number that tells this token from others, and nothing else about it.
+    pub(crate) fn number(&self) -> u64 {
+        Fields(&self.derive("number").0).u64().unwrap_or_default()
     }
 
     /// What `side` must show about the challenge `said`.

@@ -4,8 +4,9 @@ use crate::error::{Error, ErrorKind};
 use crate::group::Group;
 use crate::job::{self, Job, Place, join_error};
 use crate::join::{Join, Meeting, Reach};
-use crate::options::{Crowd, Options, Spot};
+use crate::options::{Crowd, EngineChoice, Options, Spot};
 use crate::pair::Venue;
+use crate::path::fabric::Fabric;
 use crate::relay::Relay;
 use crate::rendezvous::LinkError;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,10 @@ impl World {
             )));
         }
         let deadline = job::deadline(Instant::now(), join.options.timeout);
+        let over_mpi = join.options.engine == EngineChoice::Mpi;
+        if over_mpi {
+            Fabric::check()?;
+        }
         let own_nonce = match &join.job {
             Some(digits) => parse_nonce(digits)?,
             None => [random()?, random()?],
@@ -99,6 +104,8 @@ impl World {
         let ip = meeting.ip(&reaches)?;
         let spots: Vec<_> = all.into_iter().map(|hello| hello.spot).collect();
         let crowd = Crowd::of(&spots[rank], &spots);
+        // Together: MPI starts on all ranks or on none.
+        let fabric = over_mpi.then(|| Fabric::start(deadline)).transpose()?;
         let job = Job::new(Place {
             rank,
             size,
@@ -106,6 +113,7 @@ impl World {
             crowd,
             nonce,
             ip,
+            fabric,
             token: meeting.token,
             link: meeting.link,
             _server: Mutex::new(meeting.server),

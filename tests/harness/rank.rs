@@ -25,7 +25,7 @@
 //! begin STEP ...                           the step on a group in a thread that nobody waits for
 //! panic G                                  a thread that owns the group, or the relay, panics
 //! cpus                                     how many CPUs this process may keep busy
-//! abort REASON ... | sleep MS | exit | crash
+//! abort REASON ... | sleep MS | freeze SECONDS | exit | crash    freeze: the whole process stops
 //! ```
 
 #[cfg(not(loom))]
@@ -49,7 +49,7 @@ mod steps {
     use std::collections::BTreeMap;
     use std::fs;
     use std::io::{BufRead, Write};
-    use std::process::{abort, exit};
+    use std::process::{Command, abort, exit};
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -217,6 +217,12 @@ mod steps {
                 }
                 "sleep" => {
                     thread::sleep(Duration::from_millis(rest[0].parse().expect("a number")));
+                    Ok(String::new())
+                }
+                "freeze" => {
+                    let line = format!("kill -STOP $PPID; sleep {}; kill -CONT $PPID", rest[0]);
+                    let thawed = Command::new("sh").args(["-c", &line]).status();
+                    assert!(thawed.expect("a shell").success());
                     Ok(String::new())
                 }
                 "cpus" => Ok(rankpact_shm::cpus::available().to_string()),

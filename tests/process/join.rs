@@ -352,6 +352,16 @@ fn a_wrong_setting_of_one_rank_is_told_to_all_with_both_values() {
 }
 
 #[test]
+fn an_engine_that_cannot_be_is_refused_at_once_and_by_its_name() {
+    let mut ranks = job(2).var("RANKPACT_ENGINE", "mpi").start(|_| ROUNDS);
+    for report in joined(&mut ranks) {
+        let refused =
+            matches!(report.kind(), ErrorKind::Usage(what) if what.contains("engine `mpi`"));
+        assert!(refused, "{report:?}");
+    }
+}
+
+#[test]
 fn ranks_of_open_mpi_meet_by_its_variables() {
     let runtime = runtime_folder();
     let started = Command::new("mpirun")

@@ -21,6 +21,8 @@ mod disagreement;
 mod hosts;
 mod join;
 mod liveness;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod names;
 mod pair;
 mod promises;

@@ -73,8 +73,8 @@ impl Join {
     /// Without it, ranks that are all on this host meet in a folder of the user, under a name made of what only this job
     /// has. Ranks of several hosts meet at `MASTER_ADDR` and `RANKPACT_PORT`.
     ///
-    /// Settings come from `RANKPACT_TIMEOUT` (seconds), `RANKPACT_PATH`, `RANKPACT_WAIT`, `RANKPACT_SPIN_US` and
-    /// `RANKPACT_YIELD_US` (microseconds), `RANKPACT_SHM_DIR` and `RANKPACT_INTERFACE`.
+    /// Settings come from `RANKPACT_TIMEOUT` (seconds), `RANKPACT_PATH`, `RANKPACT_ENGINE`, `RANKPACT_WAIT`,
+    /// `RANKPACT_SPIN_US` and `RANKPACT_YIELD_US` (microseconds), `RANKPACT_SHM_DIR` and `RANKPACT_INTERFACE`.
     ///
     /// # Errors
     ///
@@ -183,6 +183,11 @@ fn options(var: &Vars<'_>) -> Result<Options, String> {
         options.path = text
             .parse()
             .map_err(|error| format!("RANKPACT_PATH: {error}"))?;
+    }
+    if let Some(text) = var("RANKPACT_ENGINE") {
+        options.engine = text
+            .parse()
+            .map_err(|error| format!("RANKPACT_ENGINE: {error}"))?;
     }
     if let Some(text) = var("RANKPACT_WAIT") {
         options.waiting = text

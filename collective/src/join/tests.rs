@@ -43,6 +43,7 @@ fn a_setting_that_makes_no_sense_is_named_with_its_value() {
         ("RANKPACT_YIELD_US", "1.5"),
         ("RANKPACT_TIMEOUT", "soon"),
         ("RANKPACT_PATH", "pigeon"),
+        ("RANKPACT_ENGINE", "steam"),
     ] {
         let error = join(&[(name, value)]).expect_err(name);
         assert!(matches!(*error.kind, ErrorKind::Usage(_)), "{error}");

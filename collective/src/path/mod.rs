@@ -2,6 +2,11 @@
 
 pub(crate) mod data;
 pub(crate) mod engine;
+#[cfg(feature = "mpi")]
+pub(crate) mod fabric;
+#[cfg(not(feature = "mpi"))]
+#[path = "no_fabric.rs"]
+pub(crate) mod fabric;
 mod flight;
 pub(crate) mod hosts;
 mod ring;

@@ -51,7 +51,7 @@ impl Hosts {
     }
 
     /// The members on each host, by their place in the group.
-    pub(super) fn all(&self) -> &[Vec<usize>] {
+    pub(crate) fn all(&self) -> &[Vec<usize>] {
         &self.places
     }
 }
