@@ -134,13 +134,16 @@ impl Row {
         fold(kind, accumulated, slots);
     }
 
-    /// Stores what this rank's group of neighbours comes to, all of whose rows are short: so is this.
-    pub(crate) fn fill_partial(&self, total: &[i64]) {
-        fill_line(&self.more, total, Form::Short);
-    }
-
-    /// Makes the partial result visible, or says that there is none.
-    pub(crate) fn set_partial(&self, stamp: Stamp) {
+    /// Publishes what this rank's group of neighbours comes to, all of whose rows are short, so that this is too; or that
+    /// there is no partial result.
+    pub(crate) fn publish_partial(&self, stamp: Stamp, total: Option<&[i64]>) {
+        let stamp = match total {
+            Some(total) => {
+                fill_line(&self.more, total, Form::Short);
+                stamp
+            }
+            None => stamp.with_form(Form::Full),
+        };
         // ORDERING [R3] Release: pairs with the Acquire in partial(); publishes the partial result, and that all rows of
         // the group are there.
         self.partial
@@ -148,7 +151,7 @@ impl Row {
     }
 
     pub(crate) fn partial(&self) -> Stamp {
-        // ORDERING [R4] Acquire: pairs with the Release in set_partial(); whoever sees the stamp sees the partial result.
+        // ORDERING [R4] Acquire: pairs with the Release in publish_partial(); whoever sees the stamp sees the partial result.
         Stamp(
             self.partial
                 .load(order("R4", crate::sync::Ordering::Acquire)),

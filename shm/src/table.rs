@@ -282,18 +282,11 @@ impl Table {
         label: &str,
         slots: &[i64],
     ) -> Result<Posted, RoundError> {
-        let kind = match reduction {
-            Reduction::All(kind) if kind.reduces() => kind,
-            Reduction::All(kind) => return Err(RoundError::NotAReduction(kind)),
-            Reduction::Each(kinds) => return self.post_each(kinds, label, slots),
-        };
-        let (round, stamp) = self.publish_row(kind, label, slots)?;
-        Ok(Posted {
-            round,
-            stamp,
-            kind,
-            each: [kind; MAX_SLOTS],
-        })
+        match reduction {
+            Reduction::All(kind) if kind.reduces() => self.post_row(kind, label, slots),
+            Reduction::All(kind) => Err(RoundError::NotAReduction(kind)),
+            Reduction::Each(kinds) => self.post_each(kinds, label, slots),
+        }
     }
 
     #[cold]
@@ -317,27 +310,23 @@ impl Table {
         }
         let mut each = [Kind::Barrier; MAX_SLOTS];
         each[..kinds.len()].copy_from_slice(kinds);
-        let (round, stamp) =
-            self.publish_row(Kind::Each, &label::with_kinds(label, kinds), slots)?;
-        Ok(Posted {
-            round,
-            stamp,
-            kind: Kind::Each,
-            each,
-        })
+        let label = label::with_kinds(label, kinds);
+        let posted = self.post_row(Kind::Each, &label, slots)?;
+        Ok(Posted { each, ..posted })
     }
 
     #[inline(always)]
-    fn publish_row(
-        &mut self,
-        kind: Kind,
-        label: &str,
-        slots: &[i64],
-    ) -> Result<(u64, Stamp), RoundError> {
-        self.publish(kind, Width::Slots(slots.len()), label, |row| {
+    fn post_row(&mut self, kind: Kind, label: &str, slots: &[i64]) -> Result<Posted, RoundError> {
+        let (round, stamp) = self.publish(kind, Width::Slots(slots.len()), label, |row| {
             let form = form_of(slots);
             row.fill(slots, form);
             form
+        })?;
+        Ok(Posted {
+            round,
+            stamp,
+            kind,
+            each: [kind; MAX_SLOTS],
         })
     }
 
@@ -360,14 +349,7 @@ impl Table {
             return Err(RoundError::TooWide(slots.len()));
         }
         let timeout = self.land_all(timeout)?;
-        let kind = Kind::Gather;
-        let (round, stamp) = self.publish_row(kind, label, slots)?;
-        let posted = Posted {
-            round,
-            stamp,
-            kind,
-            each: [kind; MAX_SLOTS],
-        };
+        let posted = self.post_row(Kind::Gather, label, slots)?;
         let mut buffer = [0; MAX_SLOTS];
         let row = &mut buffer[..slots.len()];
         let settled = self.gather(posted, slots, row, timeout);
@@ -429,24 +411,20 @@ impl Table {
 
     #[cold]
     fn total_up_wide(&self, posted: Posted, total: &mut [i64]) -> Result<(), Overflow> {
-        let mut wide: Option<[i128; MAX_SLOTS]> = None;
-        for row in self.seat.storage.rows(posted.round) {
-            row.read(row.stamp().form(), total);
-            match &mut wide {
-                None => {
-                    let first = wide.insert([0; MAX_SLOTS]);
-                    for (slot, value) in first.iter_mut().zip(&*total) {
-                        *slot = i128::from(*value);
-                    }
-                }
-                Some(wide) => {
-                    for ((slot, value), kind) in wide.iter_mut().zip(&*total).zip(posted.each) {
-                        *slot = kind.fold_wide(*slot, *value);
-                    }
-                }
+        let rows = self.seat.storage.rows(posted.round);
+        let read = |row: &Row, slots: &mut [i64]| row.read(row.stamp().form(), slots);
+        let mut wide = [0; MAX_SLOTS];
+        read(&rows[0], total);
+        for (slot, value) in wide.iter_mut().zip(&*total) {
+            *slot = i128::from(*value);
+        }
+        for row in &rows[1..] {
+            read(row, total);
+            for ((slot, value), kind) in wide.iter_mut().zip(&*total).zip(posted.each) {
+                *slot = kind.fold_wide(*slot, *value);
             }
         }
-        for (at, (slot, wide)) in total.iter_mut().zip(wide.unwrap_or_default()).enumerate() {
+        for (at, (slot, wide)) in total.iter_mut().zip(wide).enumerate() {
             *slot = i64::try_from(wide).map_err(|_| Overflow { slot: at })?;
         }
         Ok(())
@@ -458,7 +436,7 @@ impl Table {
     /// flight as may be: a peer may be ahead by so many, and has the rows of the settled one by then.
     #[must_use]
     pub fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
-        if self.flight.len() >= self.geometry().depth() {
+        if self.is_full_flight() {
             return None;
         }
         let read = |row: &Row| {
@@ -517,9 +495,7 @@ impl Table {
     ///
     /// [`RoundError::Label`] if there is no number for it, [`RoundError::Forked`] in a forked child.
     pub fn intern(&mut self, label: &str) -> Result<(), RoundError> {
-        if !self.seat.owner.is_here() {
-            return Err(RoundError::Forked);
-        }
+        self.owned()?;
         self.labels.id(&self.seat.storage, label)?;
         Ok(())
     }
@@ -535,14 +511,19 @@ impl Table {
             return Err(self.refuse());
         }
         let round = self.next;
-        let result = match self.ended(round) {
-            Some(failure) => Err(failure),
-            None => {
-                let published = self.row_watch(self.seat.storage.rows(round), round);
-                self.inspect(round, self.others(), &|peer| published(peer).is_some())
-            }
+        let result = {
+            let published = self.row_watch(self.seat.storage.rows(round), round);
+            self.look_after(round, &|peer| published(peer).is_some())
         };
         result.map_err(|failure| self.poison(failure))
+    }
+
+    /// Whether `round` can still complete, as far as its outcome word and every peer that has not `arrived` tell.
+    fn look_after(&self, round: u64, arrived: &dyn Fn(usize) -> bool) -> Result<(), Failure> {
+        match self.ended(round) {
+            Some(failure) => Err(failure),
+            None => self.inspect(round, self.others(), arrived),
+        }
     }
 
     /// What `rank` announced in the last round.
@@ -585,7 +566,7 @@ impl Table {
         }
         row.publish(stamp);
         if self.radix != 0 && width == Width::Wide {
-            row.set_partial(stamp.with_form(Form::Full));
+            row.publish_partial(stamp, None);
         }
         // ORDERING [F1] SeqCst fence between the stamp and the scan: pairs with F3 and P2. A rank that gives up either
         // sees this row or is seen by this rank; a rank that sleeps either sees this row or is woken.

@@ -120,7 +120,7 @@ impl Table {
         }
         // RULE [O8] Publishing a round settles the one as far back as rounds may be in flight: its peers are done with the
         // buffer that comes next.
-        if self.flight.len() >= self.geometry().depth() && !weakened("O8") {
+        if self.is_full_flight() && !weakened("O8") {
             self.land(timeout)?;
         }
         let posted = self.post(reduction.into(), label, slots)?;
@@ -158,6 +158,11 @@ impl Table {
             (None, Some(failure)) => Err(RoundError::Poisoned(failure.clone())),
             (None, None) => Err(RoundError::NotStarted),
         }
+    }
+
+    /// Whether as many rounds are in flight as may be.
+    pub(super) fn is_full_flight(&self) -> bool {
+        self.flight.len() >= self.geometry().depth()
     }
 
     /// Wakes whoever sleeps for `round` if this rank was the last to come.

@@ -48,12 +48,9 @@ impl<'a> Open<'a> {
     pub fn watch(&mut self) -> Result<(), RoundError> {
         let (table, round) = (&mut *self.table, self.round);
         table.owned()?;
-        let result = match table.ended(round) {
-            Some(failure) => Err(failure),
-            None => table.inspect(round, table.others(), &|peer| {
-                table.seat.storage.member(peer).has_finished(round)
-            }),
-        };
+        let result = table.look_after(round, &|peer| {
+            table.seat.storage.member(peer).has_finished(round)
+        });
         self.over |= result.is_err();
         result.map_err(|failure| self.table.poison(failure))
     }

@@ -5,7 +5,6 @@
 
 use super::{Posted, Table, bits};
 use crate::call::{Form, Stamp};
-use crate::layout::Row;
 use crate::park::{Climb, Step};
 use crate::sync::weakened;
 use std::ops::Range;
@@ -119,18 +118,5 @@ fn take(stamp: Stamp, posted: Posted, fold: impl FnOnce()) -> Look {
         Look::Useless
     } else {
         Look::Absent
-    }
-}
-
-impl Row {
-    /// Publishes the partial result of this rank's group, or that there is none.
-    fn publish_partial(&self, stamp: Stamp, total: Option<&[i64]>) {
-        match total {
-            Some(total) => {
-                self.fill_partial(total);
-                self.set_partial(stamp);
-            }
-            None => self.set_partial(stamp.with_form(Form::Full)),
-        }
     }
 }
