@@ -1,5 +1,7 @@
 //! Fields of a body: little-endian numbers, and bytes and texts behind their length.
 
+use rankpact_shm::LABEL_BYTES;
+
 /// Reads fields off the front of a body; `None` once it is too short or a text is no text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
@@ -51,6 +53,12 @@ impl<'a> Fields<'a> {
     /// A text behind its length.
     pub(crate) fn text(&mut self) -> Option<String> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
+    }
+
+    /// A label in the place of the longest, behind its length.
+    pub(crate) fn label(&mut self) -> Option<&'a str> {
+        let length = usize::from(self.u8()?);
+        std::str::from_utf8(self.take(LABEL_BYTES)?.get(..length)?).ok()
     }
 
     /// Ranks behind their number.

@@ -1,6 +1,7 @@
 //! What a collective does: the operation and the call that names it.
 
-use rankpact_shm::Kind;
+use crate::error::ErrorKind;
+use rankpact_shm::{Kind, LABEL_BYTES, LabelError};
 use std::fmt;
 use std::time::Duration;
 
@@ -74,6 +75,11 @@ impl Ops<'_> {
             Self::All(op) => op.kind(),
             Self::Each(_) => Kind::Each,
         }
+    }
+
+    /// Whether a total may not fit 64 bits: that of a sum, and of operations that may be one.
+    pub(crate) fn may_overflow(self) -> bool {
+        matches!(self, Self::All(Op::Sum) | Self::Each(_))
     }
 
     #[inline]
@@ -159,6 +165,14 @@ pub struct Call<'a> {
     pub label: &'a str,
     /// How long this call may take; `None` is the group's deadline.
     pub timeout: Option<Duration>,
+}
+
+/// Refuses a label that no call can have.
+pub(crate) fn check_label(label: &str) -> Result<(), ErrorKind> {
+    if label.is_empty() || label.len() > LABEL_BYTES {
+        return Err(ErrorKind::Usage(LabelError::Length.to_string()));
+    }
+    Ok(())
 }
 
 impl<'a> Call<'a> {

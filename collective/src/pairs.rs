@@ -2,9 +2,8 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::job;
-use crate::op::Call;
+use crate::op::{Call, check_label};
 use crate::pair::{LINGER, LONGEST, Pair, Venue, hang_up, mismatch, wait};
-use rankpact_shm::LABEL_BYTES;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -249,9 +248,7 @@ impl Pairs {
         if asked.peer == self.me {
             return usage("a rank has no messages for itself".to_owned());
         }
-        if asked.call.label.is_empty() || asked.call.label.len() > LABEL_BYTES {
-            return usage(format!("a label has 1 to {LABEL_BYTES} bytes"));
-        }
+        check_label(asked.call.label)?;
         if self.closing.is_some() {
             return Err(ErrorKind::Closed);
         }

@@ -2,11 +2,10 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::job;
-use crate::op::Call;
+use crate::op::{Call, check_label};
 use crate::options::Options;
 use crate::pair::{Hub, LINGER, LONGEST, Message, Pair, Venue, hang_up, mismatch, wait};
 use nix::poll::PollFd;
-use rankpact_shm::LABEL_BYTES;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -194,7 +193,7 @@ impl Relay {
             .flat_map(|value| value.to_le_bytes())
             .collect();
         self.run("post", call, |relay, started, deadline| {
-            check_label(call)?;
+            check_label(call.label)?;
             if relay.upstream.is_some() {
                 let what = "the first stage decides, the others hand on what they get";
                 return Err(ErrorKind::Usage(what.to_owned()));
@@ -234,7 +233,7 @@ impl Relay {
     ) -> Result<(), Error> {
         let call = call.into();
         self.run("next", call, |relay, started, deadline| {
-            check_label(call)?;
+            check_label(call.label)?;
             if relay.upstream.is_none() {
                 let what = "the first stage decides: there is nobody to hear from";
                 return Err(ErrorKind::Usage(what.to_owned()));
@@ -532,13 +531,4 @@ fn late(stage: Option<&Stage>, by: usize, started: Instant) -> ErrorKind {
         }) => pair.late(by, *rank, started),
         _ => ErrorKind::Closed,
     }
-}
-
-fn check_label(call: Call<'_>) -> Result<(), ErrorKind> {
-    if call.label.is_empty() || call.label.len() > LABEL_BYTES {
-        return Err(ErrorKind::Usage(format!(
-            "a label has 1 to {LABEL_BYTES} bytes"
-        )));
-    }
-    Ok(())
 }

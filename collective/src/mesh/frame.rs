@@ -4,7 +4,7 @@ use crate::codec::Fields;
 use crate::envelope::{HEAD, head};
 
 /// Bytes of the longest label.
-pub(crate) const LABEL: usize = 42;
+pub(crate) const LABEL: usize = rankpact_shm::LABEL_BYTES;
 
 /// Bytes of the longest payload of a round.
 pub(crate) const PAYLOAD: usize = 1 << 30;
@@ -87,8 +87,7 @@ impl<'a> Frame<'a> {
         };
         let (operation, root, width) = (fields.u8()?, fields.u16()?, fields.u32()?);
         let (round, sent_ns) = (fields.u64()?, fields.u64()?);
-        let length = usize::from(fields.u8()?);
-        let label = std::str::from_utf8(fields.take(LABEL)?.get(..length)?).ok()?;
+        let label = fields.label()?;
         fields.u8()?;
         let payload = fields.0;
         if kind == Kind::Poison && payload.len() > POISON {

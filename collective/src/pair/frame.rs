@@ -86,8 +86,7 @@ impl<'a> Frame<'a> {
             4 => Kind::Taken,
             _ => return None,
         };
-        let length = usize::from(fields.u8()?);
-        let label = std::str::from_utf8(fields.take(LABEL_BYTES)?.get(..length)?).ok()?;
+        let label = fields.label()?;
         let number = fields.u64()?;
         let payload = fields.0;
         let most = match kind {

@@ -63,12 +63,10 @@ impl Shown {
     }
 }
 
-/// A mesh, a ring where all members share memory, and what exchanges leave behind.
+/// The ways between the members, and what exchanges leave behind.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    pub(crate) mesh: Mesh,
-    /// What all get alike goes through it, and not over the mesh.
-    ring: Option<Ring>,
+    ways: Ways,
     /// The rows of the last small reduction, by rank.
     rows: Vec<Vec<i64>>,
     /// The result of the last reduction: the caller's values stay as they are until its round has completed.
@@ -145,56 +143,74 @@ where
 
 /// What a member sends.
 enum Sent<'a> {
-    /// The same to all.
+    /// The same to all, through the ring if there is one.
     Same(&'a [u8]),
+    /// The same to all over the mesh, on which parts went before it.
+    SameByMesh(&'a [u8]),
     /// To each its part.
     Parts(&'a [&'a [u8]]),
     /// Nothing: it has posted its frame before.
     Posted,
 }
 
-/// Where an exchange goes.
-struct Ways<'a> {
-    mesh: &'a mut Mesh,
-    ring: Option<&'a mut Ring>,
+/// How data gets from one member to another.
+#[derive(Debug)]
+struct Ways {
+    mesh: Mesh,
+    /// Where all members share memory.
+    ring: Option<Ring>,
 }
 
-/// One exchange of `frame`; when the last of its frames was sent.
-#[expect(clippy::too_many_arguments, reason = "one exchange in all its parts")]
-fn meet<E>(
-    ways: Ways<'_>,
-    frame: Frame<'_>,
-    codes: &[u8],
-    sent: &Sent<'_>,
-    deadline: Instant,
-    guard: impl FnMut() -> Result<(), E>,
-    length: impl Fn(usize) -> Option<usize>,
-    take: impl FnMut(usize, &[u8]),
-) -> Result<u64, ExchangeError<Stop<E>>> {
-    let mut watch = Checked {
-        mine: frame,
-        codes,
-        last_sent_ns: frame.sent_ns,
-        guard,
-        length,
-        take,
-    };
-    let Ways { mesh, ring } = ways;
-    match (sent, ring) {
-        (Sent::Same(payload), Some(ring)) => {
-            go_round(ring, &Frame { payload, ..frame }, &mut watch, deadline)?;
+impl Ways {
+    /// One exchange of `frame`; when the last of its frames was sent.
+    #[expect(clippy::too_many_arguments, reason = "one exchange in all its parts")]
+    fn meet<E>(
+        &mut self,
+        frame: Frame<'_>,
+        codes: &[u8],
+        sent: &Sent<'_>,
+        deadline: Instant,
+        guard: impl FnMut() -> Result<(), E>,
+        length: impl Fn(usize) -> Option<usize>,
+        take: impl FnMut(usize, &[u8]),
+    ) -> Result<u64, ExchangeError<Stop<E>>> {
+        let mut watch = Checked {
+            mine: frame,
+            codes,
+            last_sent_ns: frame.sent_ns,
+            guard,
+            length,
+            take,
+        };
+        match (sent, &mut self.ring) {
+            (Sent::Same(payload), Some(ring)) => {
+                go_round(ring, &Frame { payload, ..frame }, &mut watch, deadline)?;
+            }
+            (Sent::Same(payload), None) | (Sent::SameByMesh(payload), _) => {
+                let frame = Frame { payload, ..frame };
+                self.mesh.exchange(&frame, &mut watch, deadline)?;
+            }
+            (Sent::Parts(parts), _) => {
+                self.mesh.scatter(&frame, parts, &mut watch, deadline)?;
+            }
+            (Sent::Posted, _) => self.mesh.collect(frame.round, &mut watch, deadline)?,
         }
-        (Sent::Same(payload), None) => {
-            mesh.exchange(&Frame { payload, ..frame }, &mut watch, deadline)?;
-        }
-        (Sent::Parts(parts), _) => mesh.scatter(&frame, parts, &mut watch, deadline)?,
-        (Sent::Posted, _) => mesh.collect(frame.round, &mut watch, deadline)?,
+        Ok(watch.last_sent_ns)
     }
-    Ok(watch.last_sent_ns)
 }
 
-pub(super) fn put(values: &[i64], bytes: &mut Vec<u8>) {
+/// Makes `bytes` be `values`, behind what comes first.
+fn fill(bytes: &mut Vec<u8>, first: &[u8], values: &[i64]) {
+    bytes.clear();
+    bytes.extend_from_slice(first);
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+}
+
+/// `values` as they cross a wire.
+pub(super) fn bytes_of(values: &[i64]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(8 * values.len());
+    fill(&mut bytes, &[], values);
+    bytes
 }
 
 pub(super) fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
@@ -224,7 +240,7 @@ impl Totals {
         self.values.clear();
         self.values.extend_from_slice(values);
         self.wide.clear();
-        if matches!(ops, Ops::All(Op::Sum) | Ops::Each(_)) {
+        if ops.may_overflow() {
             self.wide
                 .extend(values.iter().map(|value| i128::from(*value)));
         }
@@ -272,8 +288,7 @@ fn slot_or_none(slot: Overflow) -> i64 {
 impl Wire {
     pub(crate) fn new(mesh: Mesh) -> Self {
         Self {
-            mesh,
-            ring: None,
+            ways: Ways { mesh, ring: None },
             rows: Vec::new(),
             totals: Totals::default(),
             last_sent_ns: 0,
@@ -283,16 +298,30 @@ impl Wire {
 
     /// Lets what all members get alike go through their ring.
     pub(crate) fn with_ring(mut self, ring: Option<Ring>) -> Self {
-        self.ring = ring;
+        self.ways.ring = ring;
         self
+    }
+
+    /// This member's place in the group.
+    pub(crate) fn me(&self) -> usize {
+        self.ways.mesh.me()
+    }
+
+    fn size(&self) -> usize {
+        self.ways.mesh.size()
+    }
+
+    /// Tells every peer that this member gives the group up from `round` on, and why.
+    pub(crate) fn poison(&mut self, round: u64, why: &[u8]) {
+        self.ways.mesh.poison(round, why);
     }
 
     /// Leaves in good order.
     pub(crate) fn close(&mut self) {
-        if let Some(ring) = &mut self.ring {
+        if let Some(ring) = &mut self.ways.ring {
             ring.close();
         }
-        self.mesh.close();
+        self.ways.mesh.close();
     }
 
     /// Sends `values` to all members for a reduction that [`Wire::finish`] completes.
@@ -302,11 +331,9 @@ impl Wire {
         ops: Ops<'_>,
         values: &[i64],
     ) -> Result<(), MeshError> {
-        self.bytes.clear();
-        self.bytes.extend(ops.codes());
-        put(values, &mut self.bytes);
+        fill(&mut self.bytes, &ops.codes(), values);
         let frame = exchange.frame(ops.kind(), 0, values.len());
-        self.mesh.post(&Frame {
+        self.ways.mesh.post(&Frame {
             payload: &self.bytes,
             ..frame
         })
@@ -331,7 +358,7 @@ impl Wire {
         values: &[i64],
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
-        let in_parts = values.len() >= BANDWIDTH_SLOTS && self.mesh.size() > 2;
+        let in_parts = values.len() >= BANDWIDTH_SLOTS && self.size() > 2;
         match ops {
             Ops::All(_) if in_parts => self.reduce_parts(exchange, ops, values, guard),
             _ => self.reduce_directly(exchange, ops, values, false, guard),
@@ -346,12 +373,9 @@ impl Wire {
         posted: bool,
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
-        let (me, size) = (self.mesh.me(), self.mesh.size());
+        let (me, size) = (self.me(), self.size());
         let frame = exchange.frame(ops.kind(), 0, values.len());
         let codes = ops.codes();
-        self.bytes.clear();
-        self.bytes.extend_from_slice(&codes);
-        put(values, &mut self.bytes);
         self.totals.begin(ops, values);
         let keep = values.len() <= KEPT_SLOTS;
         self.rows.resize_with(if keep { size } else { 0 }, Vec::new);
@@ -360,20 +384,16 @@ impl Wire {
             self.rows[me].extend_from_slice(values);
         }
         let Self {
-            mesh,
-            ring,
+            ways,
             rows,
             bytes,
             totals,
             ..
         } = self;
-        let ways = Ways {
-            mesh,
-            ring: ring.as_mut(),
-        };
         let sent = if posted {
             Sent::Posted
         } else {
+            fill(bytes, &codes, values);
             Sent::Same(bytes)
         };
         let take = |peer: usize, payload: &[u8]| {
@@ -383,8 +403,7 @@ impl Wire {
                 row.extend(get(payload));
             }
         };
-        self.last_sent_ns = meet(
-            ways,
+        self.last_sent_ns = ways.meet(
             frame,
             &codes,
             &sent,
@@ -404,15 +423,14 @@ impl Wire {
         values: &[i64],
         mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
-        let (me, size, len) = (self.mesh.me(), self.mesh.size(), values.len());
+        let (me, size, len) = (self.me(), self.size(), values.len());
         let frame = exchange.frame(ops.kind(), 0, len);
         let part = |at: usize| part(len, at, size);
         self.totals.begin(ops, values);
-        self.bytes.clear();
-        put(values, &mut self.bytes);
+        fill(&mut self.bytes, &[], values);
         self.rows.clear();
         let Self {
-            mesh,
+            ways,
             bytes,
             totals,
             ..
@@ -420,8 +438,7 @@ impl Wire {
         let parts: Vec<&[u8]> = (0..size)
             .map(|at| &bytes[8 * part(at).start..8 * part(at).end])
             .collect();
-        meet(
-            Ways { mesh, ring: None },
+        ways.meet(
             frame,
             &[],
             &Sent::Parts(&parts),
@@ -432,9 +449,11 @@ impl Wire {
         )?;
         // Before the totals of a part: the first that does not fit, or no slot.
         let mut overflow = totals.narrow(part(me));
-        bytes.clear();
-        put(&[slot_or_none(overflow)], bytes);
-        put(&totals.values[part(me)], bytes);
+        fill(
+            bytes,
+            &slot_or_none(overflow).to_le_bytes(),
+            &totals.values[part(me)],
+        );
         let take = |peer, payload: &[u8]| {
             let mut theirs = get(payload);
             let first = theirs.next().and_then(|slot| usize::try_from(slot).ok());
@@ -446,11 +465,10 @@ impl Wire {
                 *value = theirs;
             }
         };
-        self.last_sent_ns = meet(
-            Ways { mesh, ring: None },
+        self.last_sent_ns = ways.meet(
             frame,
             &[],
-            &Sent::Same(bytes),
+            &Sent::SameByMesh(bytes),
             exchange.deadline,
             guard,
             |peer| Some(8 * (1 + part(peer).len())),
@@ -466,22 +484,16 @@ impl Wire {
         values: &[i64],
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
-        let (me, size, width) = (self.mesh.me(), self.mesh.size(), values.len());
+        let (me, size, width) = (self.me(), self.size(), values.len());
         let frame = exchange.frame(Kind::Gather, 0, width);
-        self.bytes.clear();
-        put(values, &mut self.bytes);
+        fill(&mut self.bytes, &[], values);
         self.rows.clear();
         let Self {
-            mesh,
-            ring,
+            ways,
             bytes,
             totals,
             ..
         } = self;
-        let ways = Ways {
-            mesh,
-            ring: ring.as_mut(),
-        };
         totals.values.clear();
         totals.values.resize(size * width, 0);
         totals.values[me * width..(me + 1) * width].copy_from_slice(values);
@@ -492,8 +504,7 @@ impl Wire {
                 .zip(get(payload))
                 .for_each(|(value, theirs)| *value = theirs);
         };
-        self.last_sent_ns = meet(
-            ways,
+        self.last_sent_ns = ways.meet(
             frame,
             &[],
             &Sent::Same(bytes),
@@ -513,14 +524,9 @@ impl Wire {
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Vec<Vec<u8>>, ExchangeError<Stop<E>>> {
         let frame = exchange.frame(Kind::GatherBytes, 0, 0);
-        let mut all = vec![Vec::new(); self.mesh.size()];
-        all[self.mesh.me()].extend_from_slice(bytes);
-        let ways = Ways {
-            mesh: &mut self.mesh,
-            ring: self.ring.as_mut(),
-        };
-        self.last_sent_ns = meet(
-            ways,
+        let mut all = vec![Vec::new(); self.size()];
+        all[self.me()].extend_from_slice(bytes);
+        self.last_sent_ns = self.ways.meet(
             frame,
             &[],
             &Sent::Same(bytes),
@@ -541,19 +547,14 @@ impl Wire {
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Vec<Vec<u8>>, ExchangeError<Stop<E>>> {
         let frame = exchange.frame(Kind::GatherBytes, root, 0);
-        let (me, size) = (self.mesh.me(), self.mesh.size());
+        let (me, size) = (self.me(), self.size());
         let mut all = vec![Vec::new(); size];
         let mut parts: Vec<&[u8]> = vec![&[]; size];
         parts[root] = bytes;
         if me == root {
             all[me].extend_from_slice(bytes);
         }
-        let ways = Ways {
-            mesh: &mut self.mesh,
-            ring: None,
-        };
-        self.last_sent_ns = meet(
-            ways,
+        self.last_sent_ns = self.ways.meet(
             frame,
             &[],
             &Sent::Parts(&parts),
@@ -573,11 +574,11 @@ impl Wire {
         bytes: &mut Vec<u8>,
         mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<(), ExchangeError<Stop<E>>> {
-        if let Some(ring) = &mut self.ring {
+        if let Some(ring) = &mut self.ways.ring {
             let guard = || guard().map_err(Stop::Guard);
             return ring::broadcast(ring, root, bytes, exchange.deadline, guard);
         }
-        let own = if self.mesh.me() == root {
+        let own = if self.me() == root {
             std::mem::take(bytes)
         } else {
             Vec::new()
@@ -590,21 +591,10 @@ impl Wire {
             }
         };
         let sent = Sent::Same(&own);
-        let ways = Ways {
-            mesh: &mut self.mesh,
-            ring: None,
-        };
-        let outcome = meet(
-            ways,
-            frame,
-            &[],
-            &sent,
-            exchange.deadline,
-            guard,
-            |_| None,
-            take,
-        );
-        if self.mesh.me() == root {
+        let outcome = self
+            .ways
+            .meet(frame, &[], &sent, exchange.deadline, guard, |_| None, take);
+        if self.me() == root {
             *bytes = own;
         }
         self.last_sent_ns = outcome?;
@@ -619,12 +609,7 @@ impl Wire {
     ) -> Result<(), ExchangeError<Stop<E>>> {
         let frame = exchange.frame(Kind::Barrier, 0, 0);
         let nothing = Sent::Same(&[]);
-        let ways = Ways {
-            mesh: &mut self.mesh,
-            ring: None,
-        };
-        self.last_sent_ns = meet(
-            ways,
+        self.last_sent_ns = self.ways.meet(
             frame,
             &[],
             &nothing,

@@ -8,13 +8,10 @@ use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};
 use crate::op::Ops;
 use rankpact_shm::{
-    Aborter, Announcement, CallView, Cause, FREE_WORDS, Failure, Kind, MAX_SLOTS, Missing, Open,
-    Reduction, Ring, RoundError, Started, Table, Timing, Trouble,
+    Aborter, Announcement, CallView, Cause, Failure, Kind, MAX_SLOTS, Missing, Open, Reduction,
+    Ring, RoundError, Started, Table, Timing, Trouble,
 };
 use std::time::{Duration, Instant};
-
-/// Bytes of a broadcast that ride in the root's row.
-const INLINE: usize = 8 * (FREE_WORDS - 1);
 
 /// How long a rank that knows less leaves it to one that knows more: a broken connection may be a death that the locks
 /// have not shown yet, and a rank that has not committed may itself be waiting for another.
@@ -299,23 +296,35 @@ fn data(travelling: u64) -> Announcement {
 
 fn announce_bytes(bytes: &[u8]) -> Announcement {
     let mut announcement = Announcement::default();
-    announcement.free[0] = bytes.len() as u64;
-    if bytes.len() > INLINE {
-        announcement.travelling = bytes.len() as u64;
-    } else {
-        for (word, eight) in announcement.free[1..].iter_mut().zip(bytes.chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..eight.len()].copy_from_slice(eight);
-            *word = u64::from_le_bytes(padded);
-        }
-    }
+    let [len, words @ ..] = &mut announcement.free;
+    announcement.travelling = put_inline(bytes, len, words);
     announcement
 }
 
 fn inline_bytes(announcement: &Announcement) -> Vec<u8> {
-    let [len, words @ ..] = announcement.free;
+    let [len, words @ ..] = &announcement.free;
+    get_inline(*len, words)
+}
+
+/// Puts `bytes` into `words` of a row, and their number into `len`; how many travel instead, all of them if they do not
+/// fit.
+pub(super) fn put_inline(bytes: &[u8], len: &mut u64, words: &mut [u64]) -> u64 {
+    *len = bytes.len() as u64;
+    if bytes.len() > 8 * words.len() {
+        return *len;
+    }
+    for (word, eight) in words.iter_mut().zip(bytes.chunks(8)) {
+        let mut padded = [0; 8];
+        padded[..eight.len()].copy_from_slice(eight);
+        *word = u64::from_le_bytes(padded);
+    }
+    0
+}
+
+/// What [`put_inline`] has put into `words`.
+pub(super) fn get_inline(len: u64, words: &[u64]) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    bytes.truncate(usize::try_from(len).unwrap_or(INLINE));
+    bytes.truncate(usize::try_from(len).unwrap_or(usize::MAX));
     bytes
 }
 

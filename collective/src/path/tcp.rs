@@ -9,9 +9,9 @@ use super::flight::{Finished, Flight, Flying};
 use crate::error::{Described, ErrorKind, Silent};
 use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};
-use crate::op::Ops;
+use crate::op::{Ops, check_label};
 use crate::options::Options;
-use rankpact_shm::{Kind, LABEL_BYTES, Timing, monotonic_ns};
+use rankpact_shm::{Kind, Timing, monotonic_ns};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,10 @@ impl std::fmt::Debug for Abortion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Abortion")
     }
+}
+
+fn unless_aborted(aborted: Option<&Abortion>) -> Result<(), ErrorKind> {
+    aborted.and_then(|aborted| aborted.0()).map_or(Ok(()), Err)
 }
 
 impl TcpPath {
@@ -75,7 +79,7 @@ impl TcpPath {
 
     /// Tells all peers that this rank gives the group up after the last round, and why.
     pub(crate) fn abort(&mut self, kind: &ErrorKind) {
-        self.wire.mesh.poison(self.round + 1, &job::encode(kind));
+        self.wire.poison(self.round + 1, &job::encode(kind));
     }
 
     pub(crate) fn close(&mut self) {
@@ -143,7 +147,7 @@ impl TcpPath {
     ) -> Result<Arc<Finished>, ErrorKind> {
         self.begin(round)?;
         if self.flight.is_full() {
-            self.land(round.timeout, round.ranks)?;
+            self.land(job::deadline(Instant::now(), round.timeout), round.ranks)?;
         }
         let started = Instant::now();
         let flying = Flying::new(self.round + 1, round.label, ops, values);
@@ -167,28 +171,20 @@ impl TcpPath {
             if let Some(result) = self.flight.result(finished) {
                 return result;
             }
-            self.land(
-                deadline.saturating_duration_since(Instant::now()),
-                round.ranks,
-            )?;
+            self.land(deadline, round.ranks)?;
         }
     }
 
     /// Completes the oldest round in flight.
-    fn land(&mut self, timeout: Duration, ranks: &[usize]) -> Result<(), ErrorKind> {
+    fn land(&mut self, deadline: Instant, ranks: &[usize]) -> Result<(), ErrorKind> {
         let Some(flying) = self.flight.take_oldest() else {
             return Ok(());
         };
         let started = Instant::now();
-        let exchange = flying.exchange(job::deadline(started, timeout));
+        let exchange = flying.exchange(deadline);
         let ops = flying.ops.borrow();
-        let (wire, aborted) = (&mut self.wire, &self.aborted);
-        let outcome = wire.finish(&exchange, ops, &flying.values, || {
-            aborted
-                .as_ref()
-                .and_then(|aborted| aborted.0())
-                .map_or(Ok(()), Err)
-        });
+        let guard = || unless_aborted(self.aborted.as_ref());
+        let outcome = self.wire.finish(&exchange, ops, &flying.values, guard);
         match outcome {
             Ok(overflow) => {
                 self.settled(&flying.label, flying.arrived_ns);
@@ -204,15 +200,8 @@ impl TcpPath {
 
     /// Whether a call can begin at all.
     fn begin(&self, round: &Round<'_>) -> Result<(), ErrorKind> {
-        if round.label.is_empty() || round.label.len() > LABEL_BYTES {
-            return Err(ErrorKind::Usage(format!(
-                "a label has 1 to {LABEL_BYTES} bytes"
-            )));
-        }
-        match self.aborted.as_ref().and_then(|aborted| aborted.0()) {
-            Some(kind) => Err(kind),
-            None => Ok(()),
-        }
+        check_label(round.label)?;
+        unless_aborted(self.aborted.as_ref())
     }
 
     /// One round, behind those in flight; whatever fails it is told to all peers.
@@ -229,10 +218,7 @@ impl TcpPath {
         let started = Instant::now();
         let deadline = job::deadline(started, round.timeout);
         while !self.flight.is_empty() {
-            self.land(
-                deadline.saturating_duration_since(Instant::now()),
-                round.ranks,
-            )?;
+            self.land(deadline, round.ranks)?;
         }
         let arrived_ns = monotonic_ns();
         let exchange = Exchange {
@@ -240,13 +226,8 @@ impl TcpPath {
             label: round.label,
             deadline,
         };
-        let aborted = &self.aborted;
-        let outcome = travel(&mut self.wire, &exchange, &mut || {
-            aborted
-                .as_ref()
-                .and_then(|aborted| aborted.0())
-                .map_or(Ok(()), Err)
-        });
+        let mut guard = || unless_aborted(self.aborted.as_ref());
+        let outcome = travel(&mut self.wire, &exchange, &mut guard);
         self.round += 1;
         match outcome {
             Ok(value) => {
@@ -276,7 +257,7 @@ impl TcpPath {
     ) -> ErrorKind {
         let kind = self.failure(error, ranks, round, started.elapsed());
         self.failed.get_or_insert(round);
-        self.wire.mesh.poison(round, &job::encode(&kind));
+        self.wire.poison(round, &job::encode(&kind));
         kind
     }
 
@@ -288,10 +269,10 @@ impl TcpPath {
         after: Duration,
     ) -> ErrorKind {
         let world = |peer: usize| ranks.get(peer).copied().unwrap_or(peer);
-        let me = self.wire.mesh.me();
+        let me = self.wire.me();
         let last_round = round - 1;
         // An abort closes connections too, and says more.
-        if let Some(kind) = self.aborted.as_ref().and_then(|aborted| aborted.0()) {
+        if let Err(kind) = unless_aborted(self.aborted.as_ref()) {
             return kind;
         }
         match error {

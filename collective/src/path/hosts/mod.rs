@@ -12,25 +12,22 @@ mod work;
 pub(crate) use members::Hosts;
 
 use super::Round;
-use super::data::{Shown, get, put};
+use super::data::{Shown, bytes_of, get};
 use super::engine::{Engine, Severed, Witness};
 use super::flight::{Finished, Flight, Flying};
-use super::table::TablePath;
+use super::table::{TablePath, get_inline, put_inline};
 use super::tcp::describe;
 use crate::error::{ErrorKind, Silent};
 use crate::job;
 use crate::op::Ops;
 use crate::options::Options;
 use members::LEADER;
-use rankpact_shm::{Aborter, Announcement, FREE_WORDS, Timing, monotonic_ns};
+use rankpact_shm::{Aborter, Announcement, Timing, monotonic_ns};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use verdict::Verdict;
 use work::{Work, header, shown, unpack};
-
-/// Bytes of a contribution that ride in its rank's row, behind its deadline and its length.
-const INLINE: usize = 8 * (FREE_WORDS - 2);
 
 /// How much longer than the ranks of its host a leader waits for the other hosts: who knows better who is missing speaks
 /// first.
@@ -79,24 +76,13 @@ fn announce(bytes: &[u8], deadline: Instant) -> Announcement {
     let mut announcement = Announcement::default();
     let [until, len, words @ ..] = &mut announcement.free;
     *until = clock(deadline);
-    *len = bytes.len() as u64;
-    if bytes.len() > INLINE {
-        announcement.travelling = bytes.len() as u64;
-        return announcement;
-    }
-    for (word, eight) in words.iter_mut().zip(bytes.chunks(8)) {
-        let mut padded = [0; 8];
-        padded[..eight.len()].copy_from_slice(eight);
-        *word = u64::from_le_bytes(padded);
-    }
+    announcement.travelling = put_inline(bytes, len, words);
     announcement
 }
 
 fn inline_bytes(announcement: &Announcement) -> Vec<u8> {
-    let [_, len, words @ ..] = announcement.free;
-    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    bytes.truncate(usize::try_from(len).unwrap_or(INLINE));
-    bytes
+    let [_, len, words @ ..] = &announcement.free;
+    get_inline(*len, words)
 }
 
 /// A failure of the table, whose rounds are two for each of the group.
@@ -237,10 +223,8 @@ impl HostsPath {
         values: &mut [i64],
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
-        let mut bytes = Vec::with_capacity(8 * values.len());
-        put(values, &mut bytes);
         let slots = values.len();
-        let reduced = self.call(Work::Reduce { ops, slots }, &bytes, round)?;
+        let reduced = self.call(Work::Reduce { ops, slots }, &bytes_of(values), round)?;
         let totals = values.iter_mut().zip(get(&reduced));
         totals.for_each(|(value, total)| *value = total);
         Ok(())
@@ -252,10 +236,8 @@ impl HostsPath {
         into: &mut Vec<i64>,
         round: &Round<'_>,
     ) -> Result<(), ErrorKind> {
-        let mut bytes = Vec::with_capacity(8 * values.len());
-        put(values, &mut bytes);
         let slots = values.len();
-        let gathered = self.call(Work::Gather { slots }, &bytes, round)?;
+        let gathered = self.call(Work::Gather { slots }, &bytes_of(values), round)?;
         let rows = unpack(&gathered, round.ranks.len()).ok_or_else(garbled)?;
         rows.into_iter().for_each(|row| into.extend(get(row)));
         Ok(())
@@ -326,8 +308,6 @@ impl HostsPath {
         let Some(flying) = self.flight.take_oldest() else {
             return Ok(());
         };
-        let mut bytes = Vec::with_capacity(8 * flying.values.len());
-        put(&flying.values, &mut bytes);
         let going = Going {
             work: Work::Reduce {
                 ops: flying.ops.borrow(),
@@ -337,7 +317,7 @@ impl HostsPath {
             started: Instant::now(),
             deadline,
         };
-        let total = match self.go(flying.round, going, &bytes) {
+        let total = match self.go(flying.round, going, &bytes_of(&flying.values)) {
             Ok(bytes) => Ok(get(&bytes).collect()),
             Err(kind @ ErrorKind::Overflow { .. }) => Err(kind),
             Err(kind) => {

@@ -3,8 +3,8 @@
 use super::members::Hosts;
 use super::verdict::Verdict;
 use crate::codec::{Fields, Put};
-use crate::op::{Op, Ops};
-use crate::path::data::{Shown, get, put};
+use crate::op::Ops;
+use crate::path::data::{Shown, bytes_of, get};
 use crate::path::table::description;
 use rankpact_shm::Kind;
 
@@ -146,13 +146,8 @@ fn total(ops: Ops<'_>, slots: usize, contributions: &[Vec<u8>]) -> Option<Vec<i1
     (totals.len() == slots).then_some(totals)
 }
 
-/// Whether the totals of a host may need more than 64 bits.
-fn is_wide(ops: Ops<'_>) -> bool {
-    matches!(ops, Ops::All(Op::Sum) | Ops::Each(_))
-}
-
 fn put_totals(ops: Ops<'_>, totals: &[i128]) -> Vec<u8> {
-    let width = if is_wide(ops) { 16 } else { 8 };
+    let width = if ops.may_overflow() { 16 } else { 8 };
     let mut bytes = Vec::with_capacity(width * totals.len());
     for total in totals {
         bytes.extend_from_slice(&total.to_le_bytes()[..width]);
@@ -161,7 +156,7 @@ fn put_totals(ops: Ops<'_>, totals: &[i128]) -> Vec<u8> {
 }
 
 fn get_totals(ops: Ops<'_>, bytes: &[u8]) -> Vec<i128> {
-    if is_wide(ops) {
+    if ops.may_overflow() {
         let total = |bytes: &[u8]| i128::from_le_bytes(bytes.try_into().unwrap_or_default());
         bytes.chunks_exact(16).map(total).collect()
     } else {
@@ -178,9 +173,7 @@ fn narrow(totals: &[i128]) -> Verdict {
             Err(_) => return Verdict::Overflow { slot },
         }
     }
-    let mut bytes = Vec::with_capacity(8 * values.len() + 1);
-    put(&values, &mut bytes);
-    Verdict::Value(bytes)
+    Verdict::Value(bytes_of(&values))
 }
 
 fn pack<'a>(list: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
@@ -200,12 +193,7 @@ pub(super) fn unpack(bytes: &[u8], count: usize) -> Option<Vec<&[u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(values: &[i64]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        put(values, &mut bytes);
-        bytes
-    }
+    use crate::op::Op;
 
     /// What two hosts come to, of two ranks and of one.
     fn reduced(ops: Ops<'_>, rows: [&[i64]; 3]) -> Verdict {
@@ -216,7 +204,7 @@ mod tests {
         };
         let one = Hosts::new(places.clone(), 0);
         let other = Hosts::new(places, 1);
-        let [a, b, c] = rows.map(row);
+        let [a, b, c] = rows.map(bytes_of);
         let mut brought = [
             work.contribute(&one, &[a, c]).expect("rows of one width"),
             work.contribute(&other, &[b]).expect("a row"),
@@ -248,11 +236,11 @@ mod tests {
             slots: 2,
         };
         assert!(
-            work.contribute(&hosts, &[row(&[1, 2]), row(&[1])])
+            work.contribute(&hosts, &[bytes_of(&[1, 2]), bytes_of(&[1])])
                 .is_none()
         );
         assert!(
-            work.conclude(&hosts, &mut [row(&[1, 2]), row(&[1])])
+            work.conclude(&hosts, &mut [bytes_of(&[1, 2]), bytes_of(&[1])])
                 .is_none()
         );
         let mut brought = [pack([&b"a"[..]]), pack([&b"c"[..]])];
