@@ -1,27 +1,17 @@
 //! A forked child may drop everything its parent holds, and ask for anything: nothing of it reaches the job.
 
+#[path = "harness/process.rs"]
+mod process;
+
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::Pid;
+use process::child;
 use rankpact_collective::{
     ErrorKind, Group, Join, Op, Options, PathChoice, Relay, Rendezvous, World,
 };
 use std::path::Path;
 use std::time::Duration;
-
-/// Runs `body` in a child; its exit code is 0 if it returns.
-fn child(body: impl FnOnce()) -> Pid {
-    // SAFETY: the child runs `body` and exits without returning. Locks that other threads hold at this moment are
-    // theirs for ever there; nothing that `body` calls may wait for one, which is part of what is tested.
-    match unsafe { fork() }.expect("a process") {
-        ForkResult::Parent { child } => child,
-        ForkResult::Child => {
-            let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
-            // SAFETY: ends the child at once, without the exit handlers of the test harness.
-            unsafe { nix::libc::_exit(i32::from(!good)) }
-        }
-    }
-}
 
 fn ended(pid: Pid) {
     assert_eq!(

@@ -1,8 +1,12 @@
 //! A rank whose forked child outlives it is dead all the same, whatever connections and locks the child has inherited.
 
+#[path = "harness/process.rs"]
+mod process;
+
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, pause};
+use nix::unistd::{Pid, pause};
+use process::child;
 use rankpact_collective::{ErrorKind, Group, Join, Op, Options, PathChoice, Rendezvous, World};
 use std::fs;
 use std::path::Path;
@@ -10,20 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Long before the deadline of 30 s.
 const SOON: Duration = Duration::from_secs(5);
-
-/// Runs `body` in a child; its exit code is 0 if it returns.
-fn child(body: impl FnOnce()) -> Pid {
-    // SAFETY: the child runs `body` and exits without returning. Locks that other threads hold at this moment are
-    // theirs for ever there; nothing that `body` calls may wait for one.
-    match unsafe { fork() }.expect("a process") {
-        ForkResult::Parent { child } => child,
-        ForkResult::Child => {
-            let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
-            // SAFETY: ends the child at once, without the exit handlers of the test harness.
-            unsafe { nix::libc::_exit(i32::from(!good)) }
-        }
-    }
-}
 
 /// What rank 1 waits for when rank 0 dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
