@@ -71,11 +71,11 @@ impl Kind {
         )
     }
 
-    /// Whether the rows can be folded as they come. Else all rows are read when all are there: a sum is judged by its
-    /// total alone, and must not count a row twice.
+    /// Whether it is a reduction whose rows can be folded as they come. Else all rows are read when all are there: a sum is
+    /// judged by its total alone, and must not count a row twice.
     #[inline(always)]
     pub(crate) fn folds_row_by_row(self) -> bool {
-        !matches!(self, Self::Sum | Self::Each | Self::Gather)
+        self.reduces() && self != Self::Sum
     }
 
     /// Folds one contribution into a total that cannot overflow: of 64 ranks, 70 bits.
@@ -99,6 +99,16 @@ pub enum Reduction<'a> {
     All(Kind),
     /// With each its own.
     Each(&'a [Kind]),
+}
+
+impl Reduction<'_> {
+    /// What is done with `slot`; nothing with one that does not exist.
+    pub(crate) fn of(self, slot: usize) -> Kind {
+        match self {
+            Self::All(kind) => kind,
+            Self::Each(kinds) => kinds.get(slot).copied().unwrap_or(Kind::Barrier),
+        }
+    }
 }
 
 impl From<Kind> for Reduction<'_> {

@@ -21,7 +21,7 @@ pub const REASON_BYTES: usize = 8 * TEXT_WORDS;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
 /// Version of the layout of a segment. Ranks of one job must have the same.
-pub const LAYOUT_VERSION: u64 = 2;
+pub const LAYOUT_VERSION: u64 = 3;
 /// Numbers that a geometry is made of.
 pub(crate) const SHAPE_WORDS: usize = 3;
 pub(crate) const LABELS: usize = 64;
@@ -59,6 +59,8 @@ pub(crate) struct Control {
     /// One bit for each rank that sleeps or is about to, apart for even and odd rounds: a rank that is late to wake those
     /// of its round must not wake those of the next.
     pub(crate) waiters: [AtomicU64; 2],
+    /// For what somebody last set out to wake all sleepers: nobody else needs to.
+    pub(crate) woken: AtomicU64,
     pub(crate) futex: Futex,
 }
 
@@ -232,7 +234,8 @@ mod offsets {
         assert!(
             size_of::<Control>() == 128
                 && offset_of!(Control, waiters) == 8
-                && offset_of!(Control, futex) == 24
+                && offset_of!(Control, woken) == 24
+                && offset_of!(Control, futex) == 32
         );
         assert!(
             size_of::<Member>() == 128

@@ -8,7 +8,7 @@ impl Member {
     /// Says that this rank holds all data of `round`.
     pub(crate) fn finish(&self, round: u64) {
         // ORDERING [R5] Release: pairs with F5 behind a look at it. Who sees it sees what this rank saw when it announced
-        // the round: that its peers had settled those before. The fences F4, F2 and F3 order all else.
+        // the round: that its peers had settled those before. The fences F2 and F3 order all else.
         self.done.store(round, order("R5", Ordering::Release));
     }
 

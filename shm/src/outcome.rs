@@ -151,7 +151,7 @@ pub(crate) fn give_up(
 ) -> State {
     let control = storage.control();
     control.close(round);
-    // ORDERING [F3] SeqCst fence between closing the round and looking again: pairs with F1, F2 and F4. Either this scan
+    // ORDERING [F3] SeqCst fence between closing the round and looking again: pairs with F2. Either this scan
     // sees the row, or its writer sees the closing and comes through decide() as well.
     full_fence("F3");
     let outcome = if complete() {

@@ -144,6 +144,12 @@ impl Waits {
         self.effort.get()
     }
 
+    /// How often the next wait may poll before it climbs. In models every poll is a step of the climb.
+    #[inline(always)]
+    pub(crate) fn polls(&self) -> u32 {
+        if cfg!(loom) { 0 } else { self.bare.get() }
+    }
+
     /// How long the next wait may spin, as far as is known before it.
     pub(crate) fn spin(&self) -> Duration {
         if self.bare.get() == 0 {
@@ -203,7 +209,7 @@ impl Waits {
         let (futex, waiters) = (&control.futex, waiters(control, round));
         let ticket = futex.ticket();
         waiters.fetch_or(1 << me, Ordering::Relaxed);
-        // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F4, W1, S3 and T3.
+        // ORDERING [P2] SeqCst fence between registering and looking: pairs with F1, F2, W1, S3 and T3.
         full_fence("P2");
         if !look() {
             self.count(|effort| effort.sleeps += 1);
@@ -212,10 +218,20 @@ impl Waits {
         waiters.fetch_and(!(1 << me), Ordering::Relaxed);
     }
 
-    /// Wakes whoever sleeps in `round`; a full fence lies between what this rank wrote for it and this call.
+    /// Wakes whoever sleeps for what this rank has seen in full, if nobody else has set out to. A full fence lies between
+    /// that and this call.
+    ///
+    /// One call is enough, whoever makes it: it changes the futex word after all was seen. Who reads its ticket before that
+    /// is woken by it, or does not fall asleep; who reads it after that sees all, too.
     #[inline(always)]
-    pub(crate) fn wake(&self, control: &Control, round: u64) {
-        if wake_fenced(control, round) {
+    pub(crate) fn wake(&self, control: &Control, awaited: Awaited) {
+        let (waiters, number) = (waiters(control, awaited.round()), awaited.number());
+        // The bits stay: who sleeps for the data of a round may have registered while somebody still wakes for its rows.
+        if waiters.load(Ordering::Relaxed) != 0
+            && control.woken.load(Ordering::Relaxed) != number
+            && control.woken.swap(number, Ordering::Relaxed) != number
+        {
+            control.futex.wake_all();
             self.count(|effort| effort.wakes += 1);
         }
     }
@@ -229,6 +245,32 @@ impl Waits {
         let mut effort = self.effort.get();
         what(&mut effort);
         self.effort.set(effort);
+    }
+}
+
+/// What the ranks of a round wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Awaited {
+    /// The rows of all.
+    Rows(u64),
+    /// That all hold the data that travels elsewhere.
+    Data(u64),
+}
+
+impl Awaited {
+    #[inline(always)]
+    fn round(self) -> u64 {
+        match self {
+            Self::Rows(round) | Self::Data(round) => round,
+        }
+    }
+
+    /// A number of its own, as good as for ever.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Self::Rows(round) => round.wrapping_mul(2),
+            Self::Data(round) => round.wrapping_mul(2).wrapping_add(1),
+        }
     }
 }
 
@@ -306,19 +348,25 @@ mod climb {
             }
         }
 
-        /// Waits a little, `sleep`ing where the ladder has come to that.
-        #[inline(always)]
-        pub(crate) fn step(&mut self, sleep: impl FnOnce(Duration)) -> Step {
-            if self.bare > 0 {
-                self.bare -= 1;
-                spin_loop();
-                return Step::Again;
-            }
-            self.climb(sleep)
+        /// The round this is a wait in.
+        pub(crate) fn round(&self) -> u64 {
+            self.round
         }
 
+        /// Whether it is too early for anything but another poll.
+        #[inline(always)]
+        pub(crate) fn polls(&mut self) -> bool {
+            let polls = self.bare > 0;
+            if polls {
+                self.bare -= 1;
+                spin_loop();
+            }
+            polls
+        }
+
+        /// Waits a little, `sleep`ing where the ladder has come to that.
         #[cold]
-        fn climb(&mut self, sleep: impl FnOnce(Duration)) -> Step {
+        pub(crate) fn step(&mut self, sleep: impl FnOnce(Duration)) -> Step {
             let (waits, round) = (self.waits, self.round);
             let ladder = &waits.ladder;
             let height = self.height.get_or_insert_with(|| {
@@ -436,15 +484,25 @@ mod climb {
     #[derive(Debug)]
     pub(crate) struct Climb<'a> {
         waits: &'a Waits,
+        round: u64,
         polls_left: u128,
     }
 
     impl<'a> Climb<'a> {
-        pub(crate) fn new(waits: &'a Waits, _round: u64, timeout: Duration) -> Self {
+        pub(crate) fn new(waits: &'a Waits, round: u64, timeout: Duration) -> Self {
             Self {
                 waits,
+                round,
                 polls_left: timeout.as_nanos(),
             }
+        }
+
+        pub(crate) fn round(&self) -> u64 {
+            self.round
+        }
+
+        pub(crate) fn polls(&mut self) -> bool {
+            false
         }
 
         pub(crate) fn step(&mut self, sleep: impl FnOnce(Duration)) -> Step {
@@ -493,12 +551,10 @@ pub(crate) fn wake(control: &Control) {
 
 /// Wakes whoever sleeps in `round`, if anybody does; a full fence lies between what this rank wrote for it and this call.
 #[inline(always)]
-pub(crate) fn wake_fenced(control: &Control, round: u64) -> bool {
-    let any = take(waiters(control, round));
-    if any {
+pub(crate) fn wake_fenced(control: &Control, round: u64) {
+    if take(waiters(control, round)) {
         control.futex.wake_all();
     }
-    any
 }
 
 /// Takes the bits of all `waiters`; whether there were any. A full fence lies between the word that ends their wait and

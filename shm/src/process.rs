@@ -11,38 +11,40 @@ mod here {
     const PAGE: usize = 4096;
 
     /// The process that made this value. Copied by a fork, it is no longer [here](Process::is_here).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Process(u64);
+    #[derive(Clone, Copy, Debug)]
+    pub struct Process {
+        mine: u64,
+        /// A word that the kernel wipes in a forked child; none on a kernel that cannot.
+        word: Option<&'static AtomicU64>,
+    }
 
     impl Process {
         /// This process.
         #[must_use]
         pub fn current() -> Self {
-            let Some(word) = page() else {
-                return Self(std::process::id().into());
-            };
-            let mine = getrandom::u64()
-                .unwrap_or_else(|_| std::process::id().into())
-                .max(1);
-            match word.compare_exchange(0, mine, Relaxed, Relaxed) {
-                Ok(_) => Self(mine),
-                Err(present) => Self(present),
-            }
+            let id = u64::from(std::process::id());
+            let word = page();
+            let mine = word.map_or(id, |word| {
+                let random = getrandom::u64().unwrap_or(id).max(1);
+                match word.compare_exchange(0, random, Relaxed, Relaxed) {
+                    Ok(_) => random,
+                    Err(present) => present,
+                }
+            });
+            Self { mine, word }
         }
 
         /// Whether this code runs in the process that made this value. One load, no system call.
         #[inline(always)]
         #[must_use]
         pub fn is_here(self) -> bool {
-            match page() {
-                Some(word) => word.load(Relaxed) == self.0,
-                None => self.0 == u64::from(std::process::id()),
+            match self.word {
+                Some(word) => word.load(Relaxed) == self.mine,
+                None => self.mine == u64::from(std::process::id()),
             }
         }
     }
 
-    /// A word that the kernel wipes in a forked child; none on a kernel that cannot.
-    #[inline(always)]
     fn page() -> Option<&'static AtomicU64> {
         static WORD: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
         *WORD.get_or_init(map)
@@ -67,8 +69,10 @@ mod here {
         #[test]
         fn a_process_knows_itself() {
             assert!(Process::current().is_here());
-            assert_eq!(Process::current(), Process::current());
-            assert!(!Process(Process::current().0 ^ 1).is_here());
+            assert_eq!(Process::current().mine, Process::current().mine);
+            let mut other = Process::current();
+            other.mine ^= 1;
+            assert!(!other.is_here());
         }
     }
 }

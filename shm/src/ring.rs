@@ -526,11 +526,15 @@ impl Ring {
         let mut climb = Climb::new(&waits, ANY, timeout);
         let (mut moved, mut looked) = (false, Duration::ZERO);
         loop {
-            self.inspect_while(false, || !self.is_there(awaited))?;
-            let look = || self.is_there(awaited) || self.has_anybody_left();
-            let step = climb.step(|slice| {
-                waits.sleep(self.sleepers(awaited), self.me, ANY, slice, look);
-            });
+            let step = if climb.polls() {
+                Step::Again
+            } else {
+                self.inspect_while(false, || !self.is_there(awaited))?;
+                let look = || self.is_there(awaited) || self.has_anybody_left();
+                climb.step(|slice| {
+                    waits.sleep(self.sleepers(awaited), self.me, ANY, slice, look);
+                })
+            };
             // While fragments trickle in, no climb gets as far as a slice.
             if matches!(step, Step::Slice { .. })
                 || moved && elapsed() - looked >= self.ladder.slice

@@ -18,7 +18,8 @@ fn fits_56(value: i64) -> bool {
 /// The form a row of these slots takes.
 #[inline(always)]
 pub(crate) fn form_of(slots: &[i64]) -> Form {
-    if slots.len() < MAX_SLOTS || slots.iter().all(|slot| fits_56(*slot)) {
+    // All of them in any case: no branch for each.
+    if slots.len() < MAX_SLOTS || slots.iter().fold(true, |fit, slot| fit & fits_56(*slot)) {
         Form::Short
     } else {
         Form::Full
@@ -74,10 +75,46 @@ fn read_line(line: &[AtomicU64; 7], slots: &mut [i64], form: Form) {
     }
 }
 
+/// Folds into `totals` what `line` holds of a contribution, and of its eighth slot if that is in a line of its own.
 #[inline(always)]
-fn fold(kind: Kind, accumulated: &mut [i64], slots: &[i64]) {
-    for (total, slot) in accumulated.iter_mut().zip(slots) {
-        *total = kind.fold(*total, *slot);
+fn fold(
+    kind: Kind,
+    line: &[AtomicU64; 7],
+    form: Form,
+    eighth: Option<&AtomicU64>,
+    totals: &mut [i64],
+) {
+    // The operation is known inside each loop, not asked for each slot.
+    match kind {
+        Kind::Min => fold_with(|a, b| Kind::Min.fold(a, b), line, form, eighth, totals),
+        Kind::Max => fold_with(|a, b| Kind::Max.fold(a, b), line, form, eighth, totals),
+        Kind::Or => fold_with(|a, b| Kind::Or.fold(a, b), line, form, eighth, totals),
+        Kind::And => fold_with(|a, b| Kind::And.fold(a, b), line, form, eighth, totals),
+        _ => {}
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_wrap, reason = "slots travel as bit patterns")]
+fn fold_with(
+    fold: impl Fn(i64, i64) -> i64,
+    line: &[AtomicU64; 7],
+    form: Form,
+    eighth: Option<&AtomicU64>,
+    totals: &mut [i64],
+) {
+    if let (Form::Short, Ok(eight)) = (form, <&mut [i64; MAX_SLOTS]>::try_from(&mut *totals)) {
+        let theirs = unpack(&std::array::from_fn(|i| line[i].load(Relaxed)));
+        for (total, slot) in eight.iter_mut().zip(theirs) {
+            *total = fold(*total, slot);
+        }
+        return;
+    }
+    for (total, word) in totals.iter_mut().zip(line) {
+        *total = fold(*total, word.load(Relaxed) as i64);
+    }
+    if let (Some(total), Some(word)) = (totals.get_mut(7), eighth) {
+        *total = fold(*total, word.load(Relaxed) as i64);
     }
 }
 
@@ -92,6 +129,12 @@ impl Row {
         if let (Form::Full, Some(eighth)) = (form, slots.get(7)) {
             self.more[0].store(*eighth as u64, Relaxed);
         }
+    }
+
+    /// Asks for the second line.
+    #[inline(always)]
+    pub(crate) fn touch(&self) {
+        std::hint::black_box(self.more[0].load(Relaxed));
     }
 
     /// When the row was published, monotonic clock, where timing is switched on.
@@ -125,13 +168,10 @@ impl Row {
         }
     }
 
-    /// Folds this row into `accumulated`.
+    /// Folds this row into `totals`.
     #[inline(always)]
-    pub(crate) fn fold_into(&self, kind: Kind, form: Form, accumulated: &mut [i64]) {
-        let mut buffer = [0; MAX_SLOTS];
-        let slots = &mut buffer[..accumulated.len()];
-        self.read(form, slots);
-        fold(kind, accumulated, slots);
+    pub(crate) fn fold_into(&self, kind: Kind, form: Form, totals: &mut [i64]) {
+        fold(kind, &self.words, form, Some(&self.more[0]), totals);
     }
 
     /// Publishes what this rank's group of neighbours comes to, all of whose rows are short, so that this is too; or that
@@ -158,12 +198,9 @@ impl Row {
         )
     }
 
-    /// Folds the partial result in this row into `accumulated`.
-    pub(crate) fn fold_partial_into(&self, kind: Kind, accumulated: &mut [i64]) {
-        let mut buffer = [0; MAX_SLOTS];
-        let slots = &mut buffer[..accumulated.len()];
-        read_line(&self.more, slots, Form::Short);
-        fold(kind, accumulated, slots);
+    /// Folds the partial result in this row into `totals`.
+    pub(crate) fn fold_partial_into(&self, kind: Kind, totals: &mut [i64]) {
+        fold(kind, &self.more, Form::Short, None, totals);
     }
 
     /// The compared word of a described call.
@@ -247,10 +284,10 @@ mod tests {
             let form = form_of(&theirs);
             row.fill(&theirs, form);
             for kind in [Kind::Min, Kind::Max] {
-                let mut total = mine;
-                row.fold_into(kind, form, &mut total);
+                let mut totals = mine;
+                row.fold_into(kind, form, &mut totals);
                 for i in 0..8 {
-                    prop_assert_eq!(total[i], kind.fold(mine[i], theirs[i]));
+                    prop_assert_eq!(totals[i], kind.fold(mine[i], theirs[i]));
                 }
             }
         }

@@ -4,6 +4,7 @@ use crate::call::Stamp;
 use crate::header::Preamble;
 use crate::layout::{Control, Geometry, Header, Label, Member, Origin, Row};
 use crate::outcome::{State, Word};
+use crate::park::Awaited;
 use crate::sync::Ordering::Relaxed;
 
 /// Borrowed cells of one table. The protocol does not know where they lie.
@@ -34,6 +35,9 @@ impl Storage {
         self.control()
             .outcome
             .store(Word::new(before, State::Complete).bits(), Relaxed);
+        self.control()
+            .woken
+            .store(Awaited::Data(before).number(), Relaxed);
         for rank in 0..self.geometry().ranks() {
             self.member(rank).done.store(before, Relaxed);
         }

@@ -25,8 +25,8 @@ mod real {
     impl Futex {
         /// The value to hand to [`Futex::sleep`].
         pub(crate) fn ticket(&self) -> u32 {
-            // ORDERING [P3] Acquire: pairs with the bump in wake_all; the registration comes after it, so that who takes
-            // the registration changes the word after this load.
+            // ORDERING [P3] Acquire: pairs with the bump in wake_all; who reads the word changed sees what its waker has
+            // seen, and registers after this load.
             self.0.load(super::order("P3", Ordering::Acquire))
         }
 
@@ -48,7 +48,8 @@ mod real {
 
         /// Wakes all sleepers.
         pub(crate) fn wake_all(&self) {
-            // ORDERING [P3] Release: pairs with the load in ticket; the taking of the registrations comes before it.
+            // ORDERING [P3] Release: pairs with the load in ticket; what the waker has seen, and the taking of
+            // registrations, come before it.
             self.0.fetch_add(1, super::order("P3", Ordering::Release));
             let _ = rustix::thread::futex::wake(
                 &self.0,

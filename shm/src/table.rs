@@ -9,16 +9,16 @@ pub use open::{Open, Trouble};
 
 use crate::call::{Announcement, Form, Kind, Reduction, Stamp, Width};
 use crate::label::{self, Interned, LabelError};
-use crate::layout::{Geometry, MAX_SLOTS, Row};
+use crate::layout::{Control, Geometry, MAX_SLOTS, Row};
 use crate::liveness::Liveness;
 use crate::member::Leave;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::State;
-use crate::park::{self, Climb, Effort, Ladder, Step, Waits};
+use crate::park::{self, Awaited, Climb, Effort, Ladder, Step, Waits};
 use crate::row::form_of;
 use crate::seat::{Aborter, Seat, contradiction, data_travels};
 use crate::storage::Storage;
-use crate::sync::{Ordering, full_fence, weakened};
+use crate::sync::{Ordering, full_fence, spin_loop, weakened};
 use flight::Flight;
 use std::cmp::Ordering as Cmp;
 use std::fmt;
@@ -258,24 +258,54 @@ impl Table {
         slots: &mut [i64],
         timeout: Duration,
     ) -> Result<(), RoundError> {
-        if slots.len() > MAX_SLOTS {
-            return Err(RoundError::TooWide(slots.len()));
+        match reduction.into() {
+            Reduction::All(kind) if kind.folds_row_by_row() && self.flight.is_empty() => {
+                self.reduce(kind, label, slots, timeout)
+            }
+            other => self.reduce_otherwise(other, label, slots, timeout),
         }
-        let reduction = reduction.into();
+    }
+
+    /// The reductions that happen millions of times: nothing in flight, and row by row.
+    #[inline(always)]
+    fn reduce(
+        &mut self,
+        kind: Kind,
+        label: &str,
+        slots: &mut [i64],
+        timeout: Duration,
+    ) -> Result<(), RoundError> {
+        let posted = self.post_row(kind, label, slots)?;
+        // Folded where they lie, and put back if the round fails.
+        let mine = copied(slots);
+        let settled = self.gather(posted, slots, timeout);
+        if settled.is_err() {
+            slots.copy_from_slice(&mine[..slots.len()]);
+        }
+        self.settle(posted.round, settled)
+    }
+
+    #[cold]
+    fn reduce_otherwise(
+        &mut self,
+        reduction: Reduction<'_>,
+        label: &str,
+        slots: &mut [i64],
+        timeout: Duration,
+    ) -> Result<(), RoundError> {
         if !self.flight.is_empty() {
             return self.reduce_behind(reduction, label, slots, timeout);
         }
         let posted = self.post(reduction, label, slots)?;
-        let mut buffer = [0; MAX_SLOTS];
-        let total = &mut buffer[..slots.len()];
-        let settled = self.gather(posted, slots, total, timeout);
+        let mut totals = copied(slots);
+        let totals = &mut totals[..slots.len()];
+        let settled = self.gather_all(posted, reduction, totals, timeout);
         self.settle(posted.round, settled)??;
-        slots.copy_from_slice(total);
+        slots.copy_from_slice(totals);
         Ok(())
     }
 
     /// Publishes a row of slots.
-    #[inline(always)]
     fn post(
         &mut self,
         reduction: Reduction<'_>,
@@ -289,7 +319,6 @@ impl Table {
         }
     }
 
-    #[cold]
     fn post_each(
         &mut self,
         kinds: &[Kind],
@@ -308,26 +337,20 @@ impl Table {
         if let Some(kind) = kinds.iter().find(|kind| !kind.reduces()) {
             return Err(RoundError::NotAReduction(*kind));
         }
-        let mut each = [Kind::Barrier; MAX_SLOTS];
-        each[..kinds.len()].copy_from_slice(kinds);
-        let label = label::with_kinds(label, kinds);
-        let posted = self.post_row(Kind::Each, &label, slots)?;
-        Ok(Posted { each, ..posted })
+        self.post_row(Kind::Each, &label::with_kinds(label, kinds), slots)
     }
 
     #[inline(always)]
     fn post_row(&mut self, kind: Kind, label: &str, slots: &[i64]) -> Result<Posted, RoundError> {
+        if slots.len() > MAX_SLOTS {
+            return Err(RoundError::TooWide(slots.len()));
+        }
         let (round, stamp) = self.publish(kind, Width::Slots(slots.len()), label, |row| {
             let form = form_of(slots);
             row.fill(slots, form);
             form
         })?;
-        Ok(Posted {
-            round,
-            stamp,
-            kind,
-            each: [kind; MAX_SLOTS],
-        })
+        Ok(Posted { round, stamp, kind })
     }
 
     /// Gives the slots of every rank, up to eight, to all: those of rank 0 first.
@@ -345,15 +368,12 @@ impl Table {
         timeout: Duration,
     ) -> Result<(), RoundError> {
         into.clear();
-        if slots.len() > MAX_SLOTS {
-            return Err(RoundError::TooWide(slots.len()));
-        }
         let timeout = self.land_all(timeout)?;
         let posted = self.post_row(Kind::Gather, label, slots)?;
+        let settled = self.gather(posted, &mut [], timeout);
+        self.settle(posted.round, settled)?;
         let mut buffer = [0; MAX_SLOTS];
         let row = &mut buffer[..slots.len()];
-        let settled = self.gather(posted, slots, row, timeout);
-        self.settle(posted.round, settled)??;
         for peer in self.seat.storage.rows(posted.round) {
             peer.read(peer.stamp().form(), row);
             into.extend_from_slice(row);
@@ -361,70 +381,118 @@ impl Table {
         Ok(())
     }
 
-    /// Folds the rows of all ranks for a posted round into `total`, this rank's being `slots`.
-    ///
-    /// The inner result is about the total of a round that has completed.
+    /// Folds the rows of all ranks for a posted round into `totals`, which hold this rank's, as far as that can be done row
+    /// by row.
     #[inline(always)]
-    fn gather(
+    fn gather(&self, posted: Posted, totals: &mut [i64], timeout: Duration) -> Result<(), Failure> {
+        let control = self.seat.storage.control();
+        let missing = if self.radix == 0 {
+            self.hurry(posted, totals)
+        } else if self.two_hops(posted, totals, timeout) {
+            0
+        } else {
+            self.others()
+        };
+        if missing != 0 {
+            self.wait_for_rows(posted, missing, totals, timeout)?;
+        }
+        self.seen_all(control, Awaited::Rows(posted.round));
+        self.agree(control, posted.round)
+    }
+
+    /// As [`Table::gather`], for any reduction. The inner result is about the totals of a round that has completed.
+    fn gather_all(
         &self,
         posted: Posted,
-        slots: &[i64],
-        total: &mut [i64],
+        reduction: Reduction<'_>,
+        totals: &mut [i64],
         timeout: Duration,
     ) -> Result<Result<(), Overflow>, Failure> {
-        let Posted {
-            round, stamp, kind, ..
-        } = posted;
-        total.copy_from_slice(slots);
-        if self.radix != 0 {
-            if self.two_hops(posted, total, timeout) {
-                self.agree(round)?;
-                return Ok(self.total_up(posted, total));
-            }
-            total.copy_from_slice(slots);
+        self.gather(posted, totals, timeout)?;
+        if posted.kind.folds_row_by_row() {
+            return Ok(Ok(()));
         }
+        Ok(self.total_up(posted.round, reduction, totals))
+    }
+
+    /// Folds in the rows that come within the first polls, as long as they are all of this call. Who is missing then.
+    ///
+    /// All there is to a round that goes well. Everything else is left to [`Table::wait_for_all`].
+    #[inline(always)]
+    fn hurry(&self, posted: Posted, totals: &mut [i64]) -> u64 {
+        let rows = self.seat.storage.rows(posted.round);
+        let (mut pending, mut polls) = (self.others(), self.waits.polls());
+        let full = posted.stamp.form() == Form::Full;
+        loop {
+            for peer in bits(pending) {
+                if full {
+                    // Peers are likely to have full rows too: both lines come at once, not one after the other.
+                    rows[peer].touch();
+                }
+                let theirs = rows[peer].stamp();
+                if theirs.same_call(posted.stamp) {
+                    rows[peer].fold_into(posted.kind, theirs.form(), totals);
+                    pending &= !(1 << peer);
+                }
+            }
+            if pending == 0 || polls == 0 {
+                return pending;
+            }
+            polls -= 1;
+            spin_loop();
+        }
+    }
+
+    /// Folds in the rows that are `missing`, however long they take.
+    #[cold]
+    fn wait_for_rows(
+        &self,
+        posted: Posted,
+        missing: u64,
+        totals: &mut [i64],
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let Posted { round, stamp, kind } = posted;
         let rows = self.seat.storage.rows(round);
+        let watch = self.row_watch(rows, round);
+        let hurried = self.radix == 0;
         self.wait_for_all(
             round,
+            missing,
+            hurried,
             timeout,
-            self.row_watch(rows, round),
+            watch,
             |peer, theirs: Stamp| {
                 let same = theirs.same_call(stamp);
                 if same {
-                    rows[peer].fold_into(kind, theirs.form(), total);
+                    rows[peer].fold_into(kind, theirs.form(), totals);
                 }
                 same
             },
-        )?;
-        self.agree(round)?;
-        Ok(self.total_up(posted, total))
+        )
     }
 
     /// Folds what could not be folded row by row.
-    #[inline(always)]
-    fn total_up(&self, posted: Posted, total: &mut [i64]) -> Result<(), Overflow> {
-        if posted.kind.folds_row_by_row() || posted.kind == Kind::Gather {
-            return Ok(());
-        }
-        self.total_up_wide(posted, total)
-    }
-
-    #[cold]
-    fn total_up_wide(&self, posted: Posted, total: &mut [i64]) -> Result<(), Overflow> {
-        let rows = self.seat.storage.rows(posted.round);
+    fn total_up(
+        &self,
+        round: u64,
+        reduction: Reduction<'_>,
+        totals: &mut [i64],
+    ) -> Result<(), Overflow> {
+        let rows = self.seat.storage.rows(round);
         let read = |row: &Row, slots: &mut [i64]| row.read(row.stamp().form(), slots);
         let mut wide = [0; MAX_SLOTS];
-        read(&rows[0], total);
-        for (slot, value) in wide.iter_mut().zip(&*total) {
+        read(&rows[0], totals);
+        for (slot, value) in wide.iter_mut().zip(&*totals) {
             *slot = i128::from(*value);
         }
         for row in &rows[1..] {
-            read(row, total);
-            for ((slot, value), kind) in wide.iter_mut().zip(&*total).zip(posted.each) {
-                *slot = kind.fold_wide(*slot, *value);
+            read(row, totals);
+            for (at, (slot, value)) in wide.iter_mut().zip(&*totals).enumerate() {
+                *slot = reduction.of(at).fold_wide(*slot, *value);
             }
         }
-        for (at, (slot, wide)) in total.iter_mut().zip(wide).enumerate() {
+        for (at, (slot, wide)) in totals.iter_mut().zip(wide).enumerate() {
             *slot = i64::try_from(wide).map_err(|_| Overflow { slot: at })?;
         }
         Ok(())
@@ -475,17 +543,22 @@ impl Table {
         let rows = self.seat.storage.rows(round);
         let announced = self.wait_for_all(
             round,
+            self.others(),
+            false,
             timeout,
             self.row_watch(rows, round),
             |peer, theirs: Stamp| {
                 theirs.same_call(stamp) && rows[peer].description() == description
             },
         );
+        if announced.is_ok() {
+            self.seen_all(self.seat.storage.control(), Awaited::Rows(round));
+        }
         // That all have announced decides nothing as long as data travels: the round completes when all have theirs.
         if announced.is_ok() && data_travels(rows) {
             return Ok(Some(Open::new(self, round)));
         }
-        let settled = announced.and_then(|()| self.agree(round));
+        let settled = announced.and_then(|()| self.agree(self.seat.storage.control(), round));
         self.settle(round, settled).map(|()| None)
     }
 
@@ -568,9 +641,6 @@ impl Table {
         if self.radix != 0 && width == Width::Wide {
             row.publish_partial(stamp, None);
         }
-        // ORDERING [F1] SeqCst fence between the stamp and the scan: pairs with F3 and P2. A rank that gives up either
-        // sees this row or is seen by this rank; a rank that sleeps either sees this row or is woken.
-        full_fence("F1");
         self.next = round.wrapping_add(1);
         Ok((round, stamp))
     }
@@ -629,84 +699,106 @@ impl Table {
         self.geometry().everybody() & !(1 << self.seat.me)
     }
 
-    /// Waits until `look` has found something new of every peer and `take` has accepted it.
+    /// Waits until `look` has found something new of every peer that is `pending` and `take` has accepted it. Where the
+    /// caller `has_looked`, it begins with the waiting.
     ///
     /// `take` is called once for each peer and answers whether the peer made the same call.
-    #[inline(always)]
     fn wait_for_all<S>(
         &self,
         round: u64,
+        mut pending: u64,
+        mut has_looked: bool,
         timeout: Duration,
         look: impl Fn(usize) -> Option<S>,
         mut take: impl FnMut(usize, S) -> bool,
     ) -> Result<(), Failure> {
-        let seat = &*self.seat;
-        let mut pending = self.others();
-        let mut scan = |pending: &mut u64| {
-            for peer in bits(*pending) {
+        let mut climb = Climb::new(&self.waits, round, timeout);
+        let mut patience = Patience::default();
+        loop {
+            let mut stranger = None;
+            let unseen = if std::mem::take(&mut has_looked) {
+                0
+            } else {
+                pending
+            };
+            for peer in bits(unseen) {
                 if let Some(seen) = look(peer) {
                     if !take(peer, seen) {
-                        return Some(peer);
+                        stranger = Some(peer);
+                        break;
                     }
-                    *pending &= !(1 << peer);
+                    pending &= !(1 << peer);
                 }
             }
-            None
-        };
-        let mut stranger = scan(&mut pending);
-        if pending == 0 {
-            // Only who finds everything there at the first look can be what a sleeper waits for.
-            self.waits.wake(seat.storage.control(), round);
+            if pending == 0 {
+                return Ok(());
+            }
+            if stranger.is_some() || !climb.polls() {
+                let arrived = |peer| look(peer).is_some();
+                self.wait_on(&mut climb, &mut patience, pending, stranger, &arrived)?;
+            }
         }
-        let mut climb = Climb::new(&self.waits, round, timeout);
-        let (mut complete, mut told) = (false, false);
-        while pending != 0 {
-            if complete {
-                return Err(contradiction(round, seat.me));
-            }
-            if let Some(failure) = self.ended(round) {
-                return Err(failure);
-            }
-            let asleep = || bits(pending).any(|peer| look(peer).is_some()) || self.has_ended(round);
-            if let Some(rank) = stranger {
-                seat.surrender(round, &Reason::Mismatch { rank })?;
-                complete = true;
-            } else {
-                match climb.step(|slice| {
-                    self.waits
-                        .sleep(seat.storage.control(), seat.me, round, slice, asleep);
-                }) {
-                    Step::Again => {}
-                    Step::Slice { waited } => {
-                        self.inspect(round, pending, &|peer| look(peer).is_some())?;
-                        if waited >= SILENCE && !std::mem::replace(&mut told, true) {
-                            self.tell_silence(round, pending, waited);
-                        }
-                    }
-                    Step::Expired { waited } => {
-                        seat.surrender(
-                            round,
-                            &Reason::Timeout {
-                                ranks: pending,
-                                waited,
-                            },
-                        )?;
-                        complete = true;
-                    }
+    }
+
+    /// What a wait does that is not over within the first polls: look after the round and the `pending`, then climb.
+    #[cold]
+    fn wait_on(
+        &self,
+        climb: &mut Climb<'_>,
+        patience: &mut Patience,
+        pending: u64,
+        stranger: Option<usize>,
+        arrived: &dyn Fn(usize) -> bool,
+    ) -> Result<(), Failure> {
+        let (seat, round) = (&*self.seat, climb.round());
+        if patience.complete {
+            return Err(contradiction(round, seat.me));
+        }
+        if let Some(failure) = self.ended(round) {
+            return Err(failure);
+        }
+        let asleep = || bits(pending).any(arrived) || self.has_ended(round);
+        if let Some(rank) = stranger {
+            patience.complete = true;
+            return seat.surrender(round, &Reason::Mismatch { rank });
+        }
+        match climb.step(|slice| {
+            self.waits
+                .sleep(seat.storage.control(), seat.me, round, slice, asleep);
+        }) {
+            Step::Again => {}
+            Step::Slice { waited } => {
+                self.inspect(round, pending, arrived)?;
+                if waited >= SILENCE && !std::mem::replace(&mut patience.told, true) {
+                    self.tell_silence(round, pending, waited);
                 }
             }
-            stranger = scan(&mut pending);
+            Step::Expired { waited } => {
+                patience.complete = true;
+                let ranks = pending;
+                return seat.surrender(round, &Reason::Timeout { ranks, waited });
+            }
         }
         Ok(())
     }
 
-    /// The outcome of `round`, all of whose contributions this rank has seen: in practice one load.
+    /// This rank has seen what it waited for of every peer, and whoever sleeps can.
     #[inline(always)]
-    fn agree(&self, round: u64) -> Result<(), Failure> {
-        // ORDERING [F2] SeqCst fence between the last stamp and the outcome word: pairs with F3. A rank that gave up
-        // without seeing one of these stamps has closed the round before, and is seen to have.
+    fn seen_all(&self, control: &Control, awaited: Awaited) {
+        // ORDERING [F2] SeqCst fence between this rank's own word and the last peer's, and the outcome word and the
+        // waiters: pairs with F3 and P2. A rank that gave up without seeing one of these words has closed the round
+        // before, and is seen to have; a rank that fell asleep without seeing one has registered before, and is woken.
         full_fence("F2");
-        let word = self.seat.storage.control().word();
+        // RULE [O9] Whoever has seen all wakes: no rank can know that another will.
+        if !weakened("O9") {
+            self.waits.wake(control, awaited);
+        }
+    }
+
+    /// The outcome of `round`, all of whose contributions this rank has [seen](Self::seen_all): in practice one load.
+    #[inline(always)]
+    fn agree(&self, control: &Control, round: u64) -> Result<(), Failure> {
+        let word = control.word();
         if word.about(round) == Cmp::Less && !matches!(word.state(), State::Failed { .. }) {
             return Ok(());
         }
@@ -816,8 +908,15 @@ struct Posted {
     round: u64,
     stamp: Stamp,
     kind: Kind,
-    /// The operation of each slot.
-    each: [Kind; MAX_SLOTS],
+}
+
+/// What a wait remembers beyond its first polls.
+#[derive(Debug, Default)]
+struct Patience {
+    /// This rank wanted to give up, and found that all have come.
+    complete: bool,
+    /// The silence has been told.
+    told: bool,
 }
 
 /// A total that does not fit its slot.
@@ -830,6 +929,12 @@ impl From<Overflow> for RoundError {
     fn from(Overflow { slot }: Overflow) -> Self {
         Self::Overflow { slot }
     }
+}
+
+/// Slot by slot: no call for a few words, and no larger piece is read than was written.
+#[inline(always)]
+fn copied(slots: &[i64]) -> [i64; MAX_SLOTS] {
+    std::array::from_fn(|at| slots.get(at).copied().unwrap_or(0))
 }
 
 #[inline(always)]

@@ -159,7 +159,7 @@ fn reduce(table: &mut Table, kind: Kind, rounds: i64, patience: u64) {
 #[test]
 fn a_death_at_any_step_is_told_to_one_witness() {
     at_every_step(
-        Scene::plain(2, 3),
+        Scene::plain(2, 2),
         |table| reduce(table, Kind::Min, 2, PATIENT),
         |table| survive_a_death(table, 3),
     );
@@ -212,7 +212,7 @@ fn a_death_with_rounds_in_flight_is_told_to_one_witness() {
     at_every_step(
         Scene {
             depth: 2,
-            ..Scene::plain(2, 3)
+            ..Scene::plain(2, 2)
         },
         |table| drop(fly(table, 2, PATIENT)),
         |mut table| of_a_death(fly(&mut table, 3, PATIENT)),

@@ -90,7 +90,7 @@ fn giving_up_in_flight_is_about_the_oldest_round() {
     });
 }
 
-/// 2 threads, 1 round: a rank that starts last and does not look at the round wakes the one that sleeps. Control: P1.
+/// 2 threads, 1 round: a rank that starts last and does not look at the round wakes the one that sleeps. Control: F1, P1.
 #[test]
 fn a_start_wakes_the_sleepers() {
     explore(4, || {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 pub(crate) use loom::sync::Mutex;
 pub(crate) use loom::sync::atomic::{Ordering, fence};
+pub(crate) use loom::thread::yield_now as spin_loop;
 pub(crate) use loom::thread::yield_now;
 
 pub(crate) fn weakened(tag: &str) -> bool {

@@ -1,10 +1,10 @@
 //! Split phase: a reduction is started, other work is done, and it is finished later.
 
-use super::{Overflow, Posted, RoundError, Table, monotonic_ns};
-use crate::call::Reduction;
+use super::{Overflow, Posted, RoundError, Table, copied, monotonic_ns};
+use crate::call::{Kind, Reduction};
 use crate::layout::MAX_SLOTS;
-use crate::park::Waits;
-use crate::sync::weakened;
+use crate::park::{Awaited, Waits};
+use crate::sync::{full_fence, weakened};
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -15,17 +15,6 @@ use std::time::Duration;
 pub struct Reduced {
     slots: [i64; MAX_SLOTS],
     width: usize,
-}
-
-impl Reduced {
-    fn of(slots: &[i64]) -> Self {
-        let mut reduced = Self {
-            slots: [0; MAX_SLOTS],
-            width: slots.len(),
-        };
-        reduced.slots[..slots.len()].copy_from_slice(slots);
-        reduced
-    }
 }
 
 impl Deref for Reduced {
@@ -61,6 +50,8 @@ pub(super) struct Flight(VecDeque<Flying>);
 #[derive(Debug)]
 struct Flying {
     posted: Posted,
+    /// The operation of each slot.
+    each: [Kind; MAX_SLOTS],
     own: Reduced,
     /// Shared with the handle, which may be gone.
     result: Arc<OnceLock<Result<Reduced, Overflow>>>,
@@ -115,20 +106,22 @@ impl Table {
         slots: &[i64],
         timeout: Duration,
     ) -> Result<Started, RoundError> {
-        if slots.len() > MAX_SLOTS {
-            return Err(RoundError::TooWide(slots.len()));
-        }
         // RULE [O8] Publishing a round settles the one as far back as rounds may be in flight: its peers are done with the
         // buffer that comes next.
         if self.is_full_flight() && !weakened("O8") {
             self.land(timeout)?;
         }
-        let posted = self.post(reduction.into(), label, slots)?;
+        let reduction = reduction.into();
+        let posted = self.post(reduction, label, slots)?;
         self.wake_if_last(posted.round);
         let result = Arc::new(OnceLock::new());
         self.flight.0.push_back(Flying {
             posted,
-            own: Reduced::of(slots),
+            each: std::array::from_fn(|slot| reduction.of(slot)),
+            own: Reduced {
+                slots: copied(slots),
+                width: slots.len(),
+            },
             result: Arc::clone(&result),
         });
         Ok(Started {
@@ -167,10 +160,12 @@ impl Table {
 
     /// Wakes whoever sleeps for `round` if this rank was the last to come.
     ///
-    /// RULE [P1] Who starts a round may look at it much later: so it looks for the sleepers' sake at once, behind F1, as a
-    /// blocking call does.
+    /// RULE [P1] Who starts a round may look at it much later: so it looks for the sleepers' sake at once.
     fn wake_if_last(&self, round: u64) {
         let storage = &self.seat.storage;
+        // ORDERING [F1] SeqCst fence between the stamp and the look at waiters and rows: pairs with P2, and with itself on
+        // other ranks. A rank that sleeps either sees this row or is seen; of two that start, one sees the other's row.
+        full_fence("F1");
         if !weakened("P1")
             && Waits::anybody_sleeps(storage.control(), round)
             && storage
@@ -178,7 +173,7 @@ impl Table {
                 .iter()
                 .all(|row| row.stamp().is_round(round))
         {
-            self.waits.wake(storage.control(), round);
+            self.waits.wake(storage.control(), Awaited::Rows(round));
         }
     }
 
@@ -225,15 +220,19 @@ impl Table {
         } else {
             0
         };
-        let Some(&Flying { posted, own, .. }) = self.flight.0.get(at) else {
+        let Some(&Flying {
+            posted, each, own, ..
+        }) = self.flight.0.get(at)
+        else {
             return Ok(());
         };
-        let mut total = own;
-        let settled = self.gather(posted, &own, &mut total.slots[..own.width], timeout);
+        let mut reduced = own;
+        let totals = &mut reduced.slots[..own.width];
+        let settled = self.gather_all(posted, Reduction::Each(&each), totals, timeout);
         // In flight until here: a panic in between, caught by somebody, leaves it to the next call.
         match (&settled, self.flight.0.remove(at)) {
             // Set here alone, once for each round.
-            (Ok(reduced), Some(flying)) => drop(flying.result.set(reduced.map(|()| total))),
+            (Ok(total), Some(flying)) => drop(flying.result.set(total.map(|()| reduced))),
             _ => self.flight.0.clear(),
         }
         self.settle(posted.round, settled).map(drop)

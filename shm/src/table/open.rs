@@ -4,8 +4,8 @@ use super::{RoundError, Table};
 use crate::call::Announcement;
 use crate::layout::MAX_RANKS;
 use crate::origin::Reason;
+use crate::park::Awaited;
 use crate::seat::contradiction;
-use crate::sync::full_fence;
 use std::time::Duration;
 
 /// A round that all ranks have announced and that completes when all hold their data.
@@ -66,11 +66,12 @@ impl<'a> Open<'a> {
         table.owned()?;
         let storage = &table.seat.storage;
         storage.member(table.seat.me).finish(round);
-        // ORDERING [F4] SeqCst fence between `done` and the scan: pairs with F3 and P2, as F1 does for stamps.
-        full_fence("F4");
         let watch = |peer: usize| storage.member(peer).has_finished(round).then_some(());
-        let settled = table.wait_for_all(round, timeout, watch, |_, ()| true);
-        let settled = settled.and_then(|()| table.agree(round));
+        let all = table.wait_for_all(round, table.others(), false, timeout, watch, |_, ()| true);
+        let settled = all.and_then(|()| {
+            table.seen_all(storage.control(), Awaited::Data(round));
+            table.agree(storage.control(), round)
+        });
         table.settle(round, settled)
     }
 

@@ -3,10 +3,9 @@
 //! It only ever saves time. Every rank has published its whole row before; whoever meets anything but the good case
 //! within a short spin - a slow partner, another call, a full row - leaves it at that and reads all rows.
 
-use super::{Posted, Table, bits};
+use super::{Posted, Table, bits, copied};
 use crate::call::{Form, Stamp};
 use crate::park::{Climb, Step};
-use crate::sync::weakened;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -18,8 +17,20 @@ const HOPE: Duration = if cfg!(loom) {
 };
 
 impl Table {
-    /// Folds the contributions of all other ranks into `total`, which holds this rank's; whether it came to that.
-    pub(super) fn two_hops(&self, posted: Posted, total: &mut [i64], timeout: Duration) -> bool {
+    /// Folds the contributions of all other ranks into `totals`, which hold this rank's; whether it came to that. If
+    /// not, they are unchanged.
+    #[cold]
+    pub(super) fn two_hops(&self, posted: Posted, totals: &mut [i64], timeout: Duration) -> bool {
+        let mut hopped = copied(totals);
+        let hopped = &mut hopped[..totals.len()];
+        let done = self.hop_twice(posted, hopped, timeout);
+        if done {
+            totals.copy_from_slice(hopped);
+        }
+        done
+    }
+
+    fn hop_twice(&self, posted: Posted, totals: &mut [i64], timeout: Duration) -> bool {
         let storage = &self.seat.storage;
         let rows = storage.rows(posted.round);
         let mine = &rows[self.seat.me];
@@ -37,23 +48,18 @@ impl Table {
                 &mut climb,
                 |peer| {
                     take(rows[peer].stamp(), posted, || {
-                        rows[peer].fold_into(posted.kind, Form::Short, total);
+                        rows[peer].fold_into(posted.kind, Form::Short, totals);
                     })
                 },
             );
         // In every round, even if in vain: a partial result that stays would look new when the stamps come round.
-        mine.publish_partial(posted.stamp, within.then_some(&*total));
-        let between = within
+        mine.publish_partial(posted.stamp, within.then_some(&*totals));
+        within
             && self.hop(self.partners(), &mut climb, |peer| {
                 take(rows[peer].partial(), posted, || {
-                    rows[peer].fold_partial_into(posted.kind, total);
+                    rows[peer].fold_partial_into(posted.kind, totals);
                 })
-            });
-        if between && !weakened("O9") {
-            // RULE [O9] All rows are there, and this rank has not looked at them all: it wakes as if it had.
-            self.waits.wake(storage.control(), posted.round);
-        }
-        between
+            })
     }
 
     /// Polls `peers` until `look` has had all of them; gives up when hope is lost.
@@ -74,6 +80,9 @@ impl Table {
             }
             if pending == 0 {
                 return true;
+            }
+            if climb.polls() {
+                continue;
             }
             let mut tired = false;
             let step = climb.step(|_| tired = true);
