@@ -6,16 +6,22 @@
 
 #![forbid(unsafe_code)]
 
+mod case;
+mod contest;
 mod depth;
 mod machine;
+mod peer;
 mod plot;
 mod results;
 mod sample;
 mod table;
 mod team;
 
+pub use case::Case;
+pub use contest::{Contest, Ratio, Score, Scored};
 pub use depth::Depth;
 pub use machine::Machine;
+pub use peer::Peer;
 pub use plot::Plot;
 pub use results::Results;
 pub use sample::{Quantiles, Report, Sample, nanoseconds};

@@ -1,0 +1,217 @@
+//! Several contestants with the same work, in turns: so a noisy machine meets them all alike.
+
+use crate::{Case, Depth, Failure, Quantiles, Report, Sample, Team};
+use std::fmt;
+use std::time::Duration;
+
+/// Turns of a full run, and how long each case is to take in one.
+const TURNS: usize = 5;
+const TURN: Duration = Duration::from_millis(200);
+
+/// At most so many rounds a turn: all times are kept.
+const MOST_ROUNDS: f64 = 100_000.0;
+
+/// Integers that all rounds of a case reduce in the turn that comes first.
+const FEW_SLOTS: usize = 20_000;
+
+/// After that long a contestant hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Some contestants, all with the same number of ranks and the same cases.
+#[derive(Debug)]
+pub struct Contest<'a> {
+    ranks: usize,
+    cases: Vec<Case>,
+    contestants: Vec<Contestant<'a>>,
+}
+
+struct Contestant<'a> {
+    name: String,
+    place: usize,
+    must_work: bool,
+    start: Box<dyn Fn(&[Case]) -> Result<Team, Failure> + 'a>,
+    cases: Vec<Case>,
+    reports: Vec<Report>,
+    /// Of each turn, a sample for each case.
+    turns: Vec<Vec<Sample>>,
+}
+
+impl fmt::Debug for Contestant<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl<'a> Contest<'a> {
+    /// One without contestants. How many rounds a case has follows from how long they take.
+    #[must_use]
+    pub fn new(ranks: usize, cases: Vec<Case>) -> Self {
+        Self {
+            ranks,
+            cases,
+            contestants: Vec::new(),
+        }
+    }
+
+    /// A contestant of ours, and what starts its ranks.
+    pub fn ours(&mut self, name: &str, start: impl Fn(&[Case]) -> Result<Team, Failure> + 'a) {
+        self.enter(name, true, Box::new(start));
+    }
+
+    /// Somebody else, who is left out after a failure.
+    pub fn other(&mut self, name: &str, start: impl Fn(&[Case]) -> Result<Team, Failure> + 'a) {
+        self.enter(name, false, Box::new(start));
+    }
+
+    fn enter(
+        &mut self,
+        name: &str,
+        must_work: bool,
+        start: Box<dyn Fn(&[Case]) -> Result<Team, Failure> + 'a>,
+    ) {
+        let few = |case: &Case| Case {
+            rounds: (FEW_SLOTS / (case.width * case.calls)).clamp(2, 20),
+            ..*case
+        };
+        self.contestants.push(Contestant {
+            name: name.to_owned(),
+            place: self.contestants.len(),
+            must_work,
+            start,
+            cases: self.cases.iter().map(few).collect(),
+            reports: Vec::new(),
+            turns: Vec::new(),
+        });
+    }
+
+    /// Holds it: in the short form one turn of a few rounds; else that turn says how many rounds the others have.
+    ///
+    /// # Errors
+    ///
+    /// One of ours fails. `failed` hears why another does.
+    pub fn hold(
+        mut self,
+        depth: &Depth,
+        mut failed: impl FnMut(&str),
+    ) -> Result<Vec<Scored>, Failure> {
+        for turn in 0..=depth.choose(0, TURNS) {
+            let mut left = Vec::new();
+            for mut contestant in self.contestants {
+                match contestant.turn(self.ranks, turn) {
+                    Ok(()) => left.push(contestant),
+                    Err(error) if contestant.must_work => return Err(error),
+                    Err(error) => failed(&format!("{error}: left out at {} ranks", self.ranks)),
+                }
+            }
+            // Nobody always comes after the one who heats up the machine.
+            left.rotate_left(1);
+            self.contestants = left;
+        }
+        self.contestants.sort_by_key(|contestant| contestant.place);
+        let ranks = self.ranks;
+        let contestants = self.contestants.into_iter();
+        contestants.map(|contestant| contestant.score(ranks)).collect()
+    }
+}
+
+impl Contestant<'_> {
+    fn turn(&mut self, ranks: usize, turn: usize) -> Result<(), Failure> {
+        let reports = (self.start)(&self.cases)?.run(LIMIT)?;
+        let samples = Sample::all(ranks, reports.clone())?;
+        if samples.len() != self.cases.len() {
+            return Err(format!("{}: ended before its last case", self.name).into());
+        }
+        if turn == 1 {
+            // The turn before was to find out how many rounds it takes.
+            self.reports.clear();
+            self.turns.clear();
+        }
+        if turn == 0 {
+            for (case, sample) in self.cases.iter_mut().zip(&samples) {
+                let rounds = TURN.as_secs_f64() * 1e9 / sample.wall_ns.max(1.0);
+                case.rounds = rounds.clamp(4.0, MOST_ROUNDS) as usize;
+            }
+        }
+        self.reports.extend(reports);
+        self.turns.push(samples);
+        Ok(())
+    }
+
+    fn score(self, ranks: usize) -> Result<Scored, Failure> {
+        let all = Sample::all(ranks, self.reports)?;
+        let mut turns = self.turns;
+        let of_case = |(number, all): (usize, Sample)| Score {
+            all,
+            turns: turns.iter_mut().map(|turn| turn[number].clone()).collect(),
+        };
+        Ok(Scored {
+            name: self.name,
+            scores: all.into_iter().enumerate().map(of_case).collect(),
+        })
+    }
+}
+
+/// What all cases have cost a contestant.
+#[derive(Clone, Debug)]
+pub struct Scored {
+    /// The contestant.
+    pub name: String,
+    /// For each case.
+    pub scores: Vec<Score>,
+}
+
+/// What a case has cost a contestant.
+#[derive(Clone, Debug)]
+pub struct Score {
+    /// All turns as one.
+    pub all: Sample,
+    turns: Vec<Sample>,
+}
+
+impl Score {
+    /// How many times as long `other` takes in the quantile of the worst rank.
+    pub fn quantile(&self, other: &Self, of: impl Fn(&Quantiles) -> u32) -> Ratio {
+        self.ratio(other, |sample| f64::from(of(&sample.worst).max(1)))
+    }
+
+    /// How many times as long `other` takes in wall time.
+    #[must_use]
+    pub fn wall(&self, other: &Self) -> Ratio {
+        self.ratio(other, |sample| sample.wall_ns)
+    }
+
+    fn ratio(&self, other: &Self, of: impl Fn(&Sample) -> f64) -> Ratio {
+        let turns = self.turns.iter().zip(&other.turns);
+        let mut ratios: Vec<f64> = turns.map(|(one, other)| of(other) / of(one)).collect();
+        ratios.sort_unstable_by(f64::total_cmp);
+        let at = |place: usize| ratios.get(place).copied().unwrap_or(f64::NAN);
+        Ratio {
+            median: at(ratios.len() / 2),
+            least: at(0),
+            most: at(ratios.len().saturating_sub(1)),
+        }
+    }
+}
+
+/// How many times as long as the first another takes, turn by turn: they were side by side.
+#[derive(Clone, Copy, Debug)]
+pub struct Ratio {
+    /// The median of all turns.
+    pub median: f64,
+    /// The least of any turn.
+    pub least: f64,
+    /// The most of any turn.
+    pub most: f64,
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = usize::from(self.median < 100.0) + usize::from(self.median < 10.0);
+        let Self {
+            median,
+            least,
+            most,
+        } = self;
+        write!(f, "{median:.digits$} ({least:.digits$}..{most:.digits$})")
+    }
+}
