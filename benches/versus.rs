@@ -9,7 +9,7 @@
 
 use clap::Parser;
 use rankpact_benches::{
-    Case, Contest, Depth, Failure, Peer, Results, Scored, Table, Team, settings,
+    Axis, Case, Contest, Depth, Failure, Peer, Plot, Results, Score, Scored, Table, Team, settings,
 };
 use rankpact_collective::{Group, Join, Op, Options, World};
 use rankpact_shm::cpus;
@@ -47,9 +47,12 @@ fn rank(settings: &Settings) -> Result<(), Failure> {
     }
     for case in &settings.cases {
         let mut values = vec![0; case.width];
-        for round in 0..case.rounds / 10 + 2 {
+        Case::warm_up(|round, on| {
             check(&mut group, &mut values, round)?;
-        }
+            let mut on = [on];
+            group.all_reduce(Op::Min, &mut on, "warm-up")?;
+            Ok(on[0])
+        })?;
         let reduce = || Ok(group.all_reduce(Op::Min, &mut values, "versus")?);
         case.measure(world.rank(), reduce)?.say()?;
     }
@@ -71,7 +74,13 @@ fn check(group: &mut Group, values: &mut [i64], round: usize) -> Result<(), Fail
     }
 }
 
-fn ours(name: &str, ranks: usize, path: &str, pinned: bool, cases: &[Case]) -> Result<Team, Failure> {
+fn ours(
+    name: &str,
+    ranks: usize,
+    path: &str,
+    pinned: bool,
+    cases: &[Case],
+) -> Result<Team, Failure> {
     let settings = Settings {
         path: path.to_owned(),
         pinned: pinned && ranks <= cpus::available(),
@@ -81,7 +90,12 @@ fn ours(name: &str, ranks: usize, path: &str, pinned: bool, cases: &[Case]) -> R
 }
 
 /// Up to 8 slots, against everybody.
-fn rows(ranks: usize, peers: &[Peer], depth: &Depth, results: &mut Results) -> Result<Vec<Scored>, Failure> {
+fn rows(
+    ranks: usize,
+    peers: &[Peer],
+    depth: &Depth,
+    results: &mut Results,
+) -> Result<Vec<Scored>, Failure> {
     let mut contest = Contest::new(ranks, vec![Case::of(8)]);
     for name in ["rankpact", AGAIN] {
         contest.ours(name, move |cases| ours(name, ranks, "table", true, cases));
@@ -93,15 +107,126 @@ fn rows(ranks: usize, peers: &[Peer], depth: &Depth, results: &mut Results) -> R
 }
 
 /// Wide vectors over TCP, against gloo; and what a group takes that is free to choose.
-fn vectors(ranks: usize, peers: &[Peer], depth: &Depth, results: &mut Results) -> Result<Vec<Scored>, Failure> {
+fn vectors(
+    ranks: usize,
+    peers: &[Peer],
+    depth: &Depth,
+    results: &mut Results,
+) -> Result<Vec<Scored>, Failure> {
     let mut contest = Contest::new(ranks, WIDE.map(Case::of).to_vec());
-    for (name, path) in [("rankpact tcp", "tcp"), (AGAIN, "tcp"), ("rankpact ring", "auto")] {
+    for (name, path) in [
+        ("rankpact tcp", "tcp"),
+        (AGAIN, "tcp"),
+        ("rankpact ring", "auto"),
+    ] {
         contest.ours(name, move |cases| ours(name, ranks, path, false, cases));
     }
     for peer in peers.iter().filter(|peer| peer.name == Peer::GLOO) {
         contest.other(peer.name, move |cases| peer.team(ranks, cases));
     }
     contest.hold(depth, |line| results.say(line))
+}
+
+/// What is to be reached, and what was.
+struct Goal {
+    what: String,
+    ranks: usize,
+    slots: usize,
+    least: f64,
+    reached: f64,
+}
+
+impl Goal {
+    /// Against the better Open MPI, and against gloo.
+    fn of_rows(ranks: usize, all: &[Scored]) -> Vec<Self> {
+        let slots = 8;
+        let goal = |what: &str, least, reached| Self {
+            what: what.to_owned(),
+            ranks,
+            slots,
+            least,
+            reached,
+        };
+        let ratios = |name: &str| {
+            let other = Scored::find(all, name)?;
+            Some(
+                all[0].scores[0]
+                    .ratios(&other.scores[0])
+                    .map(|ratio| ratio.median),
+            )
+        };
+        let mut goals = Vec::new();
+        let mpi = Peer::OPEN_MPI.iter().filter_map(|name| ratios(name));
+        let better = |one: [f64; 3], other: [f64; 3]| std::array::from_fn(|i| one[i].min(other[i]));
+        if let Some([p50, _, wall]) = mpi.reduce(better) {
+            goals.push(goal("Open MPI, wall time", 2.0, wall));
+            goals.push(goal("Open MPI, p50", 2.0, p50));
+        }
+        if let Some([p50, p99, _]) = ratios(Peer::GLOO) {
+            goals.push(goal("gloo, p50", 500.0, p50));
+            goals.push(goal("gloo, p99", 500.0, p99));
+        }
+        goals
+    }
+
+    /// Over TCP, against gloo: much faster where it is short, and nowhere slower than our own spread.
+    fn of_vectors(ranks: usize, all: &[Scored]) -> Vec<Self> {
+        let (Some(gloo), Some(again)) = (Scored::find(all, Peer::GLOO), Scored::find(all, AGAIN))
+        else {
+            return Vec::new();
+        };
+        let goals = all[0].scores.iter().zip(&gloo.scores).zip(&again.scores);
+        let goal = |((ours, gloo), again): ((&Score, &Score), &Score)| {
+            let slots = ours.case.width;
+            let least = match (slots, ranks) {
+                (..=1024, 2) => 20.0,
+                (..=1024, _) => 5.0,
+                _ => {
+                    let spread = ours.ratios(again)[2];
+                    spread.least.min(1.0 / spread.most).min(1.0)
+                }
+            };
+            let what = |of: &str| format!("gloo over TCP, {of}");
+            let [p50, _, wall] = ours.ratios(gloo).map(|ratio| ratio.median);
+            [("wall time", wall), ("p50", p50)].map(|(of, reached)| Self {
+                what: what(of),
+                ranks,
+                slots,
+                least,
+                reached,
+            })
+        };
+        goals.flat_map(goal).collect()
+    }
+
+    /// A single short turn is no ground for a verdict.
+    fn table(goals: &[Self], depth: &Depth) -> Table {
+        let heads = ["against", "ranks", "slots", "at least", "reached", ""];
+        let mut table = Table::new(1, heads);
+        for goal in goals {
+            let Self {
+                what,
+                ranks,
+                slots,
+                least,
+                reached,
+            } = goal;
+            let verdict = match reached >= least {
+                _ if !depth.is_full() => "",
+                true => "met",
+                false => "MISSED",
+            };
+            table.row([
+                what.clone(),
+                ranks.to_string(),
+                slots.to_string(),
+                format!("{least:.2}"),
+                format!("{reached:.2}"),
+                verdict.to_owned(),
+            ]);
+        }
+        table
+    }
 }
 
 fn main() -> Result<(), Failure> {
@@ -111,32 +236,48 @@ fn main() -> Result<(), Failure> {
     let Versus { depth } = Versus::parse();
     let mut results = Results::new("versus", &depth);
     let peers = Peer::all(|line| results.say(line))?;
-    let mut all = Vec::new();
+    let slots = Axis {
+        name: "slots",
+        of: |case| case.width,
+    };
+    let mut goals = Vec::new();
+    let mut by_ranks = Vec::new();
     for ranks in RANKS {
-        let scored = rows(ranks, &peers, &depth, &mut results)?;
-        show(ranks, &scored, &mut results)?;
-        all.push((ranks, scored));
+        let all = rows(ranks, &peers, &depth, &mut results)?;
+        Scored::show(&all, "a row on the table", ranks, slots, &mut results)?;
+        goals.extend(Goal::of_rows(ranks, &all));
+        by_ranks.push((ranks, all));
     }
+    let mut wide = Vec::new();
+    for ranks in RANKS {
+        let all = vectors(ranks, &peers, &depth, &mut results)?;
+        Scored::show(&all, "vectors over TCP", ranks, slots, &mut results)?;
+        goals.extend(Goal::of_vectors(ranks, &all));
+        wide.push((ranks, all));
+    }
+    let title = "Goals: how many times as long others take";
+    results.table(title, &Goal::table(&goals, &depth));
+    results.plot("rows", &rows_plot(&by_ranks))?;
+    results.plot("vectors", &Scored::plot(&wide, "Vectors over TCP", slots))?;
     results.finish()
 }
 
-fn show(ranks: usize, all: &[Scored], results: &mut Results) -> Result<(), Failure> {
-    let mut table = Table::new(1, [
-        "contestant", "ranks", "width", "rounds", "p50 us", "p99 us", "p99.9 us", "wall us", "CPU us", "x p50", "x p99", "x wall",
-    ]);
-    let us = |ns: f64| format!("{:.2}", ns / 1000.0);
-    for scored in all {
-        for (score, base) in scored.scores.iter().zip(&all[0].scores) {
-            let sample = &score.all;
-            let worst = sample.worst;
-            let mut cells = vec![scored.name.clone(), ranks.to_string(), sample.case.clone(), sample.rounds.to_string()];
-            cells.extend([worst.p50, worst.p99, worst.p999].map(|ns| us(ns.into())));
-            cells.extend([us(sample.wall_ns), us(sample.cpu_ns)]);
-            let ratios = [base.quantile(score, |q| q.p50), base.quantile(score, |q| q.p99), base.wall(score)];
-            cells.extend(ratios.map(|ratio| ratio.to_string()));
-            table.row(cells);
+/// Over the number of ranks, for there is one width.
+fn rows_plot(contests: &[(usize, Vec<Scored>)]) -> Plot {
+    let mut plot = Plot {
+        title: "8 slots on the table".to_owned(),
+        axes: ["ranks", "wall time, times ours"],
+        lines: Vec::new(),
+    };
+    for (ranks, all) in contests {
+        for Scored { name, scores } in &all[1..] {
+            let [.., wall] = all[0].scores[0].ratios(&scores[0]);
+            let point = (*ranks as f64, wall.median);
+            match plot.lines.iter_mut().find(|(known, _)| known == name) {
+                Some((_, line)) => line.push(point),
+                None => plot.lines.push((name.clone(), vec![point])),
+            }
         }
     }
-    results.table(&format!("{ranks} ranks"), &table);
-    Ok(())
+    plot
 }

@@ -20,10 +20,14 @@ for case in cases:
         for _ in range(calls):
             dist.all_reduce(values, op=dist.ReduceOp.MIN)
 
-    for warm_up in range(rounds // 10 + 2):
+    on, warm_up, until = torch.ones(1, dtype=torch.int64), 0, time.monotonic() + 0.1
+    while on.item():
         values = (rank + warm_up + slots) % size * 1000 + warm_up + slots
         dist.all_reduce(values, op=dist.ReduceOp.MIN)
         assert torch.equal(values, warm_up + slots), "wrong value"
+        warm_up += 1
+        on.fill_(time.monotonic() < until)
+        dist.all_reduce(on, op=dist.ReduceOp.MIN)
     wall, cpu = time.monotonic_ns(), time.process_time_ns()
     for _ in range(rounds):
         once(values)

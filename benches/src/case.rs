@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
 
+/// A warm-up is over when it has taken that long on any rank.
+const WARM_UP: Duration = Duration::from_millis(100);
+
 /// Rounds of `calls` reductions of `width` integers each. `peers/case.h` reads and measures the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
@@ -32,6 +35,23 @@ impl Case {
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}x{}", self.width, self.calls)
+    }
+
+    /// Repeats `once`, which is told the number of its round and whether this rank has time for another, 1 or 0, and returns
+    /// the least of what all ranks have been told.
+    ///
+    /// # Errors
+    ///
+    /// Those of `once`.
+    pub fn warm_up(
+        mut once: impl FnMut(usize, i64) -> Result<i64, Failure>,
+    ) -> Result<(), Failure> {
+        let until = Instant::now() + WARM_UP;
+        let mut round = 0;
+        while once(round, i64::from(Instant::now() < until))? == 1 {
+            round += 1;
+        }
+        Ok(())
     }
 
     /// Times rounds that are `once` each: all of them without a look at the clock, for the wall and CPU time, then all again

@@ -1,21 +1,18 @@
 //! Several contestants with the same work, in turns: so a noisy machine meets them all alike.
 
-use crate::{Case, Depth, Failure, Quantiles, Report, Sample, Team};
+use crate::{Case, Depth, Failure, Report, Sample, Score, Scored, Team};
 use std::fmt;
 use std::time::Duration;
 
 /// Turns of a full run, and how long each case is to take in one.
 const TURNS: usize = 5;
-const TURN: Duration = Duration::from_millis(200);
+const TURN: Duration = Duration::from_millis(150);
 
 /// At most so many rounds a turn: all times are kept.
 const MOST_ROUNDS: f64 = 100_000.0;
 
-/// Integers that all rounds of a case reduce in the turn that comes first.
-const FEW_SLOTS: usize = 20_000;
-
 /// After that long a contestant hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Some contestants, all with the same number of ranks and the same cases.
 #[derive(Debug)]
@@ -25,11 +22,14 @@ pub struct Contest<'a> {
     contestants: Vec<Contestant<'a>>,
 }
 
+/// Makes a team that is to do some cases.
+type Start<'a> = Box<dyn Fn(&[Case]) -> Result<Team, Failure> + 'a>;
+
 struct Contestant<'a> {
     name: String,
     place: usize,
     must_work: bool,
-    start: Box<dyn Fn(&[Case]) -> Result<Team, Failure> + 'a>,
+    start: Start<'a>,
     cases: Vec<Case>,
     reports: Vec<Report>,
     /// Of each turn, a sample for each case.
@@ -63,14 +63,12 @@ impl<'a> Contest<'a> {
         self.enter(name, false, Box::new(start));
     }
 
-    fn enter(
-        &mut self,
-        name: &str,
-        must_work: bool,
-        start: Box<dyn Fn(&[Case]) -> Result<Team, Failure> + 'a>,
-    ) {
+    fn enter(&mut self, name: &str, must_work: bool, start: Start<'a>) {
+        // Of what may take seconds, very few.
         let few = |case: &Case| Case {
-            rounds: (FEW_SLOTS / (case.width * case.calls)).clamp(2, 20),
+            rounds: (20_000 / case.width)
+                .clamp(3, 20)
+                .min((200 / case.calls).max(1)),
             ..*case
         };
         self.contestants.push(Contestant {
@@ -110,7 +108,9 @@ impl<'a> Contest<'a> {
         self.contestants.sort_by_key(|contestant| contestant.place);
         let ranks = self.ranks;
         let contestants = self.contestants.into_iter();
-        contestants.map(|contestant| contestant.score(ranks)).collect()
+        contestants
+            .map(|contestant| contestant.score(ranks))
+            .collect()
     }
 }
 
@@ -129,7 +129,7 @@ impl Contestant<'_> {
         if turn == 0 {
             for (case, sample) in self.cases.iter_mut().zip(&samples) {
                 let rounds = TURN.as_secs_f64() * 1e9 / sample.wall_ns.max(1.0);
-                case.rounds = rounds.clamp(4.0, MOST_ROUNDS) as usize;
+                case.rounds = case.rounds.max(rounds.min(MOST_ROUNDS) as usize);
             }
         }
         self.reports.extend(reports);
@@ -141,6 +141,7 @@ impl Contestant<'_> {
         let all = Sample::all(ranks, self.reports)?;
         let mut turns = self.turns;
         let of_case = |(number, all): (usize, Sample)| Score {
+            case: self.cases[number],
             all,
             turns: turns.iter_mut().map(|turn| turn[number].clone()).collect(),
         };
@@ -148,70 +149,5 @@ impl Contestant<'_> {
             name: self.name,
             scores: all.into_iter().enumerate().map(of_case).collect(),
         })
-    }
-}
-
-/// What all cases have cost a contestant.
-#[derive(Clone, Debug)]
-pub struct Scored {
-    /// The contestant.
-    pub name: String,
-    /// For each case.
-    pub scores: Vec<Score>,
-}
-
-/// What a case has cost a contestant.
-#[derive(Clone, Debug)]
-pub struct Score {
-    /// All turns as one.
-    pub all: Sample,
-    turns: Vec<Sample>,
-}
-
-impl Score {
-    /// How many times as long `other` takes in the quantile of the worst rank.
-    pub fn quantile(&self, other: &Self, of: impl Fn(&Quantiles) -> u32) -> Ratio {
-        self.ratio(other, |sample| f64::from(of(&sample.worst).max(1)))
-    }
-
-    /// How many times as long `other` takes in wall time.
-    #[must_use]
-    pub fn wall(&self, other: &Self) -> Ratio {
-        self.ratio(other, |sample| sample.wall_ns)
-    }
-
-    fn ratio(&self, other: &Self, of: impl Fn(&Sample) -> f64) -> Ratio {
-        let turns = self.turns.iter().zip(&other.turns);
-        let mut ratios: Vec<f64> = turns.map(|(one, other)| of(other) / of(one)).collect();
-        ratios.sort_unstable_by(f64::total_cmp);
-        let at = |place: usize| ratios.get(place).copied().unwrap_or(f64::NAN);
-        Ratio {
-            median: at(ratios.len() / 2),
-            least: at(0),
-            most: at(ratios.len().saturating_sub(1)),
-        }
-    }
-}
-
-/// How many times as long as the first another takes, turn by turn: they were side by side.
-#[derive(Clone, Copy, Debug)]
-pub struct Ratio {
-    /// The median of all turns.
-    pub median: f64,
-    /// The least of any turn.
-    pub least: f64,
-    /// The most of any turn.
-    pub most: f64,
-}
-
-impl fmt::Display for Ratio {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = usize::from(self.median < 100.0) + usize::from(self.median < 10.0);
-        let Self {
-            median,
-            least,
-            most,
-        } = self;
-        write!(f, "{median:.digits$} ({least:.digits$}..{most:.digits$})")
     }
 }

@@ -14,17 +14,19 @@ mod peer;
 mod plot;
 mod results;
 mod sample;
+mod score;
 mod table;
 mod team;
 
 pub use case::Case;
-pub use contest::{Contest, Ratio, Score, Scored};
+pub use contest::Contest;
 pub use depth::Depth;
 pub use machine::Machine;
 pub use peer::Peer;
 pub use plot::Plot;
 pub use results::Results;
 pub use sample::{Quantiles, Report, Sample, nanoseconds};
+pub use score::{Axis, Ratio, Score, Scored};
 pub use table::Table;
 pub use team::{Team, settings};
 

@@ -87,7 +87,7 @@ impl Peer {
                     kind,
                     program,
                 }),
-                None => missing(&format!("{name} is left out: install {packages}")),
+                None => missing(&format!("{name} is left out: it needs {packages}")),
             }
         }
         Ok(peers)
@@ -114,7 +114,12 @@ impl Peer {
             Kind::OpenMpi | Kind::OpenMpiTuned => {
                 let mut launcher = Command::new("mpirun.openmpi");
                 // Ranks that have a CPU each pin themselves, as ours do.
-                launcher.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
+                launcher.args([
+                    "--allow-run-as-root",
+                    "--oversubscribe",
+                    "--bind-to",
+                    "none",
+                ]);
                 if self.kind == Kind::OpenMpiTuned {
                     launcher.args(tuning(crowded));
                 }
@@ -167,7 +172,10 @@ fn made(source: &str, words: &[&str]) -> Result<Option<PathBuf>, Failure> {
     };
     // Beside this program, in whichever target folder that is.
     let own = env::current_exe()?;
-    let folder = own.parent().ok_or("a program lies in a folder")?.join("peers");
+    let folder = own
+        .parent()
+        .ok_or("a program lies in a folder")?
+        .join("peers");
     fs::create_dir_all(&folder)?;
     let name = source.replace('.', "-");
     let program = folder.join(format!("{name}-{compiler}"));
