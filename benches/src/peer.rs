@@ -12,66 +12,73 @@ use std::process::{Command, Stdio};
 pub struct Peer {
     /// Its name in tables.
     pub name: &'static str,
-    kind: Kind,
+    source: &'static Source,
     program: PathBuf,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Gloo,
-    Torch,
-    OpenMpi,
-    /// As an expert sets it up for one host.
-    OpenMpiTuned,
-    Mpich,
+#[derive(Debug)]
+struct Source {
+    name: &'static str,
+    file: &'static str,
+    /// What makes a program of the file, and what comes after its name.
+    compiler: &'static [&'static str],
+    /// The packages that have all of it.
+    packages: &'static str,
+    launch: Launch,
 }
 
-const OPEN_MPI: (&str, &str) = ("mpicc.openmpi", "libopenmpi-dev openmpi-bin");
+#[derive(Clone, Copy, Debug)]
+enum Launch {
+    /// Each rank is told the folder where they meet, its number, and how many there are. The words come first.
+    Each(&'static [&'static str]),
+    Mpirun(&'static str),
+    /// Open MPI with its defaults, or as an expert sets it up for one host.
+    OpenMpi {
+        tuned: bool,
+    },
+}
 
-/// Name, kind, source and what makes a program of it: a compiler and its last words, and the packages that have them.
-const PEERS: [(&str, Kind, &str, &[&str], &str); 5] = [
-    (
-        "gloo",
-        Kind::Gloo,
-        "gloo.cc",
-        &["c++", "-lgloo", "-lpthread"],
-        "g++ libgloo-dev",
-    ),
-    (
-        "torch gloo",
-        Kind::Torch,
-        "torch_gloo.py",
-        &[],
-        "torch, with pip",
-    ),
-    (
-        "Open MPI",
-        Kind::OpenMpi,
-        "mpi.c",
-        &[OPEN_MPI.0],
-        OPEN_MPI.1,
-    ),
-    (
-        "Open MPI, tuned",
-        Kind::OpenMpiTuned,
-        "mpi.c",
-        &[OPEN_MPI.0],
-        OPEN_MPI.1,
-    ),
-    (
-        "MPICH",
-        Kind::Mpich,
-        "mpi.c",
-        &["mpicc.mpich"],
-        "libmpich-dev mpich",
-    ),
+const fn open_mpi(name: &'static str, tuned: bool) -> Source {
+    Source {
+        name,
+        file: "mpi.c",
+        compiler: &["mpicc.openmpi"],
+        packages: "libopenmpi-dev openmpi-bin",
+        launch: Launch::OpenMpi { tuned },
+    }
+}
+
+static SOURCES: [Source; 5] = [
+    Source {
+        name: Peer::GLOO,
+        file: "gloo.cc",
+        compiler: &["c++", "-lgloo", "-lpthread"],
+        packages: "g++ libgloo-dev",
+        launch: Launch::Each(&[]),
+    },
+    Source {
+        name: "torch gloo",
+        file: "torch_gloo.py",
+        compiler: &[],
+        packages: "torch, with pip",
+        launch: Launch::Each(&["python3"]),
+    },
+    open_mpi(Peer::OPEN_MPI[0], false),
+    open_mpi(Peer::OPEN_MPI[1], true),
+    Source {
+        name: "MPICH",
+        file: "mpi.c",
+        compiler: &["mpicc.mpich"],
+        packages: "libmpich-dev mpich",
+        launch: Launch::Mpirun("mpirun.mpich"),
+    },
 ];
 
 impl Peer {
     /// gloo in C++.
-    pub const GLOO: &str = PEERS[0].0;
+    pub const GLOO: &str = "gloo";
     /// Open MPI with its defaults, and tuned.
-    pub const OPEN_MPI: [&str; 2] = [PEERS[2].0, PEERS[3].0];
+    pub const OPEN_MPI: [&str; 2] = ["Open MPI", "Open MPI, tuned"];
 
     /// Those that this machine has; `missing` hears of each that it lacks, and what to install.
     ///
@@ -80,115 +87,105 @@ impl Peer {
     /// There is no room for the programs.
     pub fn all(mut missing: impl FnMut(&str)) -> Result<Vec<Self>, Failure> {
         let mut peers = Vec::new();
-        for (name, kind, source, words, packages) in PEERS {
-            match made(source, words)? {
+        for source in &SOURCES {
+            let &Source { name, packages, .. } = source;
+            match source.make()? {
                 Some(program) => peers.push(Self {
                     name,
-                    kind,
+                    source,
                     program,
                 }),
-                None => missing(&format!("{name} is left out: it needs {packages}")),
+                None => missing(&format!("{name} is left out: install {packages}")),
             }
         }
         Ok(peers)
     }
 
-    /// The ranks, which will do `cases`.
+    /// Ranks that do `cases`.
     ///
     /// # Errors
     ///
     /// There is no room for a folder.
     pub fn team(&self, ranks: usize, cases: &[Case]) -> Result<Team, Failure> {
         let cases = cases.iter().map(Case::to_string);
-        let crowded = ranks > cpus::available();
-        let mut launcher = match self.kind {
-            Kind::Gloo | Kind::Torch => {
-                let mut team = Team::each(self.name, ranks, |_| self.rank())?;
+        let mut launcher = match self.source.launch {
+            Launch::Each(words) => {
+                let words = words.iter().map(Path::new).chain([&*self.program]);
+                let words: Vec<_> = words.collect();
+                let mut team = Team::each(self.name, ranks, |_| Command::new(words[0]))?;
                 let folder = team.folder().to_owned();
                 for (rank, command) in team.commands().iter_mut().enumerate() {
-                    command.arg(&folder).arg(rank.to_string());
-                    command.arg(ranks.to_string()).args(cases.clone());
+                    command.args(&words[1..]).arg(&folder);
+                    command.args([rank, ranks].map(|number| number.to_string()));
+                    command.args(cases.clone());
                 }
                 return Ok(team);
             }
-            Kind::OpenMpi | Kind::OpenMpiTuned => {
+            Launch::Mpirun(program) => Command::new(program),
+            Launch::OpenMpi { tuned } => {
                 let mut launcher = Command::new("mpirun.openmpi");
-                // Ranks that have a CPU each pin themselves, as ours do.
-                launcher.args([
-                    "--allow-run-as-root",
-                    "--oversubscribe",
-                    "--bind-to",
-                    "none",
-                ]);
-                if self.kind == Kind::OpenMpiTuned {
-                    launcher.args(tuning(crowded));
+                launcher.args(["--allow-run-as-root", "--oversubscribe"]);
+                // Ranks that can have a CPU each pin themselves, as ours do.
+                launcher.args(["--bind-to", "none"]);
+                for [name, value] in tuning(ranks).into_iter().filter(|_| tuned) {
+                    launcher.args(["--mca", name, value]);
                 }
                 launcher
             }
-            Kind::Mpich => Command::new("mpirun.mpich"),
         };
         launcher.args(["-np", &ranks.to_string()]);
         launcher.arg(&self.program).args(cases);
         Team::launched(self.name, ranks, launcher)
     }
-
-    fn rank(&self) -> Command {
-        if self.kind == Kind::Torch {
-            let mut command = Command::new("python3");
-            command.arg(&self.program);
-            command
-        } else {
-            Command::new(&self.program)
-        }
-    }
 }
 
-/// Messages through shared memory without a further layer. With a CPU for each rank, recursive doubling: every step is one
-/// exchange. With fewer, one rank gathers and releases, which takes the fewest turns of the CPUs, and who waits yields.
-fn tuning(crowded: bool) -> impl Iterator<Item = &'static str> {
-    let algorithm = if crowded { "1" } else { "3" };
-    let idle = if crowded { "1" } else { "0" };
+/// Messages through shared memory without a further layer. With a CPU for each rank, recursive doubling: each step is one
+/// exchange. With fewer, one rank gathers and releases, which takes the fewest turns of the CPUs, and who waits yields. The
+/// component `sm` takes 20 times as long.
+fn tuning(ranks: usize) -> [[&'static str; 2]; 5] {
+    let crowded = ranks > cpus::available();
     [
         ["pml", "ob1"],
         ["btl", "self,vader"],
-        ["mpi_yield_when_idle", idle],
+        ["mpi_yield_when_idle", if crowded { "1" } else { "0" }],
         ["coll_tuned_use_dynamic_rules", "1"],
-        ["coll_tuned_allreduce_algorithm", algorithm],
+        [
+            "coll_tuned_allreduce_algorithm",
+            if crowded { "1" } else { "3" },
+        ],
     ]
-    .into_iter()
-    .flat_map(|[name, value]| ["--mca", name, value])
 }
 
-/// The program of `source`, made anew where the source has changed. `None` where what makes it is missing.
-fn made(source: &str, words: &[&str]) -> Result<Option<PathBuf>, Failure> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-    let file = sources.join(source);
-    let works = |command: &mut Command| {
-        let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
-        quiet.status().is_ok_and(|status| status.success())
-    };
-    let Some((compiler, libraries)) = words.split_first() else {
-        return Ok(works(Command::new("python3").args(["-c", "import torch"])).then_some(file));
-    };
-    // Beside this program, in whichever target folder that is.
-    let own = env::current_exe()?;
-    let folder = own
-        .parent()
-        .ok_or("a program lies in a folder")?
-        .join("peers");
-    fs::create_dir_all(&folder)?;
-    let name = source.replace('.', "-");
-    let program = folder.join(format!("{name}-{compiler}"));
-    let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
-    let newest = changed(&file).max(changed(&sources.join("case.h")));
-    if changed(&program) > newest {
-        return Ok(Some(program));
-    }
-    let made = works(
-        Command::new(compiler)
+impl Source {
+    /// The program, made anew where a source has changed. `None` where what makes it is missing.
+    fn make(&self) -> Result<Option<PathBuf>, Failure> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let source = folder.join(self.file);
+        let works = |command: &mut Command| {
+            let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+            quiet.status().is_ok_and(|status| status.success())
+        };
+        let Some((compiler, libraries)) = self.compiler.split_first() else {
+            let imports = works(Command::new("python3").args(["-c", "import torch"]));
+            return Ok(imports.then_some(source));
+        };
+        // Beside this program, in whichever target folder that is.
+        let own = env::current_exe()?;
+        let made = own
+            .parent()
+            .ok_or("a program lies in a folder")?
+            .join("peers");
+        fs::create_dir_all(&made)?;
+        let program = made.join(format!("{}-{compiler}", self.file.replace('.', "-")));
+        let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+        if changed(&program) > changed(&source).max(changed(&folder.join("case.h"))) {
+            return Ok(Some(program));
+        }
+        let mut compile = Command::new(compiler);
+        compile
             .args(["-O2", "-o"])
-            .args([&program, &file])
-            .args(libraries),
-    );
-    Ok(made.then_some(program))
+            .args([&program, &source])
+            .args(libraries);
+        Ok(works(&mut compile).then_some(program))
+    }
 }
