@@ -11,6 +11,7 @@ mod machine;
 mod plot;
 mod results;
 mod sample;
+pub mod switch;
 mod table;
 mod team;
 
