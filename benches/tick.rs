@@ -204,9 +204,9 @@ fn judge(ranks: usize, all: &[Scored], depth: &Depth, results: &mut Results) {
     else {
         return;
     };
-    let scores = rounds.scores.iter().zip(&tick.scores);
-    for (rounds, tick) in scores.filter(|(rounds, _)| rounds.case.calls == 1 + waiting) {
-        let [p50, _, wall] = rounds.ratios(tick);
+    let replaces = 1 + waiting;
+    let times = tick.times(rounds);
+    for (_, [p50, _, wall]) in times.filter(|(case, _)| case.calls == replaces) {
         let verdict = match wall.median < most {
             _ if !depth.is_full() => "",
             true => ": met",
@@ -244,10 +244,10 @@ fn main() -> Result<(), Failure> {
         judge(ranks, &all, &depth, &mut results);
         contests.push((ranks, all));
     }
-    let reductions = Axis {
-        name: "reductions that a tick replaces",
-        of: |case| case.calls,
-    };
-    results.plot("ticks", &Scored::plot(&contests, "A tick", reductions))?;
+    let axis = "reductions that a tick replaces";
+    let plot = Scored::plot(&contests, "A tick", axis, |ranks, name, case| {
+        Some((format!("{name}, {ranks} ranks"), case.calls))
+    });
+    results.plot("ticks", &plot)?;
     results.finish()
 }

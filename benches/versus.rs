@@ -9,13 +9,14 @@
 
 use clap::Parser;
 use rankpact_benches::{
-    Axis, Case, Contest, Depth, Failure, Peer, Plot, Results, Score, Scored, Table, Team, settings,
+    Axis, Case, Contest, Depth, Failure, Peer, Results, Scored, Table, Team, settings,
 };
 use rankpact_collective::{Group, Join, Op, Options, World};
-use rankpact_shm::cpus;
+use rankpact_shm::{MAX_SLOTS, cpus};
 use serde::{Deserialize, Serialize};
 
 const RANKS: [usize; 3] = [2, 4, 8];
+const ROW: [usize; 2] = [1, MAX_SLOTS];
 const WIDE: [usize; 6] = [9, 64, 1024, 16_384, 1 << 18, 1 << 20];
 const AGAIN: &str = "rankpact again";
 
@@ -89,14 +90,14 @@ fn ours(
     Team::ours(name, ranks, &settings, |_| Vec::new())
 }
 
-/// Up to 8 slots, against everybody.
+/// One slot and 8, against everybody.
 fn rows(
     ranks: usize,
     peers: &[Peer],
     depth: &Depth,
     results: &mut Results,
 ) -> Result<Vec<Scored>, Failure> {
-    let mut contest = Contest::new(ranks, vec![Case::of(8)]);
+    let mut contest = Contest::new(ranks, ROW.map(Case::of).to_vec());
     for name in ["rankpact", AGAIN] {
         contest.ours(name, move |cases| ours(name, ranks, "table", true, cases));
     }
@@ -128,104 +129,65 @@ fn vectors(
 }
 
 /// What is to be reached, and what was.
-struct Goal {
-    what: String,
-    ranks: usize,
-    slots: usize,
-    least: f64,
-    reached: f64,
+struct Goals {
+    table: Table,
+    /// A single short turn is no ground for a verdict.
+    judged: bool,
 }
 
-impl Goal {
+impl Goals {
+    fn add(&mut self, what: &str, ranks: usize, slots: usize, least: f64, reached: f64) {
+        let verdict = match reached >= least {
+            _ if !self.judged => "",
+            true => "met",
+            false => "MISSED",
+        };
+        self.table.row([
+            what.to_owned(),
+            ranks.to_string(),
+            slots.to_string(),
+            format!("{least:.2}"),
+            format!("{reached:.2}"),
+            verdict.to_owned(),
+        ]);
+    }
+
     /// Against the better Open MPI, and against gloo.
-    fn of_rows(ranks: usize, all: &[Scored]) -> Vec<Self> {
-        let slots = 8;
-        let goal = |what: &str, least, reached| Self {
-            what: what.to_owned(),
-            ranks,
-            slots,
-            least,
-            reached,
+    fn rows(&mut self, ranks: usize, all: &[Scored]) {
+        let times = |name: &str| {
+            let mut times = Scored::find(all, name)?.times(&all[0]);
+            let (_, times) = times.find(|(case, _)| case.width == MAX_SLOTS)?;
+            Some(times.map(|ratio| ratio.median))
         };
-        let ratios = |name: &str| {
-            let other = Scored::find(all, name)?;
-            Some(
-                all[0].scores[0]
-                    .ratios(&other.scores[0])
-                    .map(|ratio| ratio.median),
-            )
-        };
-        let mut goals = Vec::new();
-        let mpi = Peer::OPEN_MPI.iter().filter_map(|name| ratios(name));
         let better = |one: [f64; 3], other: [f64; 3]| std::array::from_fn(|i| one[i].min(other[i]));
+        let mpi = Peer::OPEN_MPI.iter().filter_map(|name| times(name));
         if let Some([p50, _, wall]) = mpi.reduce(better) {
-            goals.push(goal("Open MPI, wall time", 2.0, wall));
-            goals.push(goal("Open MPI, p50", 2.0, p50));
+            self.add("Open MPI, wall time", ranks, MAX_SLOTS, 2.0, wall);
+            self.add("Open MPI, p50", ranks, MAX_SLOTS, 2.0, p50);
         }
-        if let Some([p50, p99, _]) = ratios(Peer::GLOO) {
-            goals.push(goal("gloo, p50", 500.0, p50));
-            goals.push(goal("gloo, p99", 500.0, p99));
+        if let Some([p50, p99, _]) = times(Peer::GLOO) {
+            self.add("gloo, p50", ranks, MAX_SLOTS, 500.0, p50);
+            self.add("gloo, p99", ranks, MAX_SLOTS, 500.0, p99);
         }
-        goals
     }
 
     /// Over TCP, against gloo: much faster where it is short, and nowhere slower than our own spread.
-    fn of_vectors(ranks: usize, all: &[Scored]) -> Vec<Self> {
+    fn vectors(&mut self, ranks: usize, all: &[Scored]) {
         let (Some(gloo), Some(again)) = (Scored::find(all, Peer::GLOO), Scored::find(all, AGAIN))
         else {
-            return Vec::new();
+            return;
         };
-        let goals = all[0].scores.iter().zip(&gloo.scores).zip(&again.scores);
-        let goal = |((ours, gloo), again): ((&Score, &Score), &Score)| {
-            let slots = ours.case.width;
-            let least = match (slots, ranks) {
+        let equal = again.times(&all[0]).map(|(_, [.., wall])| wall);
+        for ((case, [p50, _, wall]), equal) in gloo.times(&all[0]).zip(equal) {
+            let least = match (case.width, ranks) {
                 (..=1024, 2) => 20.0,
                 (..=1024, _) => 5.0,
-                _ => {
-                    let spread = ours.ratios(again)[2];
-                    spread.least.min(1.0 / spread.most).min(1.0)
-                }
+                _ => equal.least.min(1.0 / equal.most).min(1.0),
             };
-            let what = |of: &str| format!("gloo over TCP, {of}");
-            let [p50, _, wall] = ours.ratios(gloo).map(|ratio| ratio.median);
-            [("wall time", wall), ("p50", p50)].map(|(of, reached)| Self {
-                what: what(of),
-                ranks,
-                slots,
-                least,
-                reached,
-            })
-        };
-        goals.flat_map(goal).collect()
-    }
-
-    /// A single short turn is no ground for a verdict.
-    fn table(goals: &[Self], depth: &Depth) -> Table {
-        let heads = ["against", "ranks", "slots", "at least", "reached", ""];
-        let mut table = Table::new(1, heads);
-        for goal in goals {
-            let Self {
-                what,
-                ranks,
-                slots,
-                least,
-                reached,
-            } = goal;
-            let verdict = match reached >= least {
-                _ if !depth.is_full() => "",
-                true => "met",
-                false => "MISSED",
-            };
-            table.row([
-                what.clone(),
-                ranks.to_string(),
-                slots.to_string(),
-                format!("{least:.2}"),
-                format!("{reached:.2}"),
-                verdict.to_owned(),
-            ]);
+            let slots = case.width;
+            self.add("gloo over TCP, wall time", ranks, slots, least, wall.median);
+            self.add("gloo over TCP, p50", ranks, slots, least, p50.median);
         }
-        table
     }
 }
 
@@ -236,48 +198,39 @@ fn main() -> Result<(), Failure> {
     let Versus { depth } = Versus::parse();
     let mut results = Results::new("versus", &depth);
     let peers = Peer::all(|line| results.say(line))?;
+    let mut goals = Goals {
+        table: Table::new(1, ["against", "ranks", "slots", "at least", "reached", ""]),
+        judged: depth.is_full(),
+    };
     let slots = Axis {
         name: "slots",
         of: |case| case.width,
     };
-    let mut goals = Vec::new();
-    let mut by_ranks = Vec::new();
+    let mut narrow = Vec::new();
     for ranks in RANKS {
         let all = rows(ranks, &peers, &depth, &mut results)?;
-        Scored::show(&all, "a row on the table", ranks, slots, &mut results)?;
-        goals.extend(Goal::of_rows(ranks, &all));
-        by_ranks.push((ranks, all));
+        Scored::show(&all, "rows on the table", ranks, slots, &mut results)?;
+        goals.rows(ranks, &all);
+        narrow.push((ranks, all));
     }
     let mut wide = Vec::new();
     for ranks in RANKS {
         let all = vectors(ranks, &peers, &depth, &mut results)?;
         Scored::show(&all, "vectors over TCP", ranks, slots, &mut results)?;
-        goals.extend(Goal::of_vectors(ranks, &all));
+        goals.vectors(ranks, &all);
         wide.push((ranks, all));
     }
-    let title = "Goals: how many times as long others take";
-    results.table(title, &Goal::table(&goals, &depth));
-    results.plot("rows", &rows_plot(&by_ranks))?;
-    results.plot("vectors", &Scored::plot(&wide, "Vectors over TCP", slots))?;
+    results.table("Goals: how many times as long others take", &goals.table);
+    let plot = Scored::plot(
+        &narrow,
+        "8 slots on the table",
+        "ranks",
+        |ranks, name, case| (case.width == MAX_SLOTS).then(|| (name.to_owned(), ranks)),
+    );
+    results.plot("rows", &plot)?;
+    let plot = Scored::plot(&wide, "Vectors over TCP", "slots", |ranks, name, case| {
+        Some((format!("{name}, {ranks} ranks"), case.width))
+    });
+    results.plot("vectors", &plot)?;
     results.finish()
-}
-
-/// Over the number of ranks, for there is one width.
-fn rows_plot(contests: &[(usize, Vec<Scored>)]) -> Plot {
-    let mut plot = Plot {
-        title: "8 slots on the table".to_owned(),
-        axes: ["ranks", "wall time, times ours"],
-        lines: Vec::new(),
-    };
-    for (ranks, all) in contests {
-        for Scored { name, scores } in &all[1..] {
-            let [.., wall] = all[0].scores[0].ratios(&scores[0]);
-            let point = (*ranks as f64, wall.median);
-            match plot.lines.iter_mut().find(|(known, _)| known == name) {
-                Some((_, line)) => line.push(point),
-                None => plot.lines.push((name.clone(), vec![point])),
-            }
-        }
-    }
-    plot
 }

@@ -151,3 +151,76 @@ impl Contestant<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::process::Command;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        depth: Depth,
+    }
+
+    /// One rank whose rounds all take `ns`, or that fails.
+    fn shell(name: &str, ns: u32, cases: &[Case]) -> Result<Team, Failure> {
+        let script: String = cases
+            .iter()
+            .map(|case| {
+                let (name, wall) = (case.name(), case.rounds as u32 * ns);
+                let times = vec![ns.to_string(); case.rounds].join(",");
+                format!(
+                    r#"echo '{{"case":"{name}","rank":0,"times_ns":[{times}],"wall_ns":{wall},"cpu_ns":0}}';"#
+                )
+            })
+            .collect();
+        let end = if ns == 0 { "exit 1" } else { "exit 0" };
+        Team::each(name, 1, |_| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("{script} {end}")]);
+            command
+        })
+    }
+
+    fn contest(others: u32, ours: u32) -> Contest<'static> {
+        let mut contest = Contest::new(1, vec![Case::of(8), Case::of(1 << 20)]);
+        contest.ours("ours", move |cases| shell("ours", ours, cases));
+        contest.other("fails", |cases| shell("fails", 0, cases));
+        contest.other("other", move |cases| shell("other", others, cases));
+        contest
+    }
+
+    #[test]
+    fn who_takes_three_times_as_long_is_said_to_and_who_fails_is_left_out() {
+        for (words, turns) in [(&["-"][..], 1), (&["-", "full"], TURNS)] {
+            let depth = Words::parse_from(words).depth;
+            let mut failed = Vec::new();
+            let hear = |line: &str| failed.push(line.to_owned());
+            // Rounds of 10 ms: a turn has few.
+            let all = contest(30_000_000, 10_000_000).hold(&depth, hear);
+            let all = all.expect("ours works");
+            let names: Vec<_> = all.iter().map(|scored| &*scored.name).collect();
+            assert_eq!(names, ["ours", "other"]);
+            assert!(
+                matches!(&failed[..], [one] if one.starts_with("fails: ")),
+                "{failed:?}"
+            );
+            for score in &all[1].scores {
+                assert_eq!(score.turns.len(), turns);
+            }
+            for (_, ratios) in all[1].times(&all[0]) {
+                assert_eq!(ratios.map(|ratio| ratio.to_string()), ["3.00"; 3]);
+            }
+        }
+    }
+
+    #[test]
+    fn no_contest_without_ours() {
+        let depth = Words::parse_from(["-"]).depth;
+        assert!(contest(1, 0).hold(&depth, drop_line).is_err());
+    }
+
+    fn drop_line(_: &str) {}
+}

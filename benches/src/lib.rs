@@ -15,6 +15,7 @@ mod plot;
 mod results;
 mod sample;
 mod score;
+pub mod switch;
 mod table;
 mod team;
 

@@ -55,10 +55,8 @@ impl Scored {
         ];
         let mut table = Table::new(1, heads);
         let us = |ns: f64| format!("{:.2}", ns / 1000.0);
-        let Some(first) = all.first() else {
-            return Ok(());
-        };
-        for (number, first) in first.scores.iter().enumerate() {
+        let firsts = all.iter().take(1).flat_map(|first| &first.scores);
+        for (number, first) in firsts.enumerate() {
             for Self { name, scores } in all {
                 let score = &scores[number];
                 let case = (axis.of)(&score.case).to_string();
@@ -77,22 +75,38 @@ impl Scored {
         Ok(())
     }
 
-    /// A plot of how many times the wall time of the first others take; each contest has its number of ranks.
-    #[must_use]
-    pub fn plot(contests: &[(usize, Vec<Self>)], title: &str, axis: Axis) -> Plot {
-        let mut lines = Vec::new();
+    /// For each case, how many times as long as `first` this one takes.
+    pub fn times(&self, first: &Self) -> impl Iterator<Item = (Case, [Ratio; 3])> {
+        let scores = first.scores.iter().zip(&self.scores);
+        scores.map(|(first, score)| (score.case, first.ratios(score)))
+    }
+
+    /// A plot of how many times the wall time of the first others take; each contest has its number of ranks. `place` says
+    /// to which line a case belongs, and where on the axis it lies.
+    pub fn plot(
+        contests: &[(usize, Vec<Self>)],
+        title: &str,
+        axis: &'static str,
+        place: impl Fn(usize, &str, &Case) -> Option<(String, usize)>,
+    ) -> Plot {
+        let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
         for (ranks, all) in contests {
-            for Self { name, scores } in all.iter().skip(1) {
-                let points = all[0].scores.iter().zip(scores).map(|(first, score)| {
-                    let [.., wall] = first.ratios(score);
-                    ((axis.of)(&score.case) as f64, wall.median)
-                });
-                lines.push((format!("{name}, {ranks} ranks"), points.collect()));
+            for scored in all.iter().skip(1) {
+                for (case, [.., wall]) in scored.times(&all[0]) {
+                    let Some((name, x)) = place(*ranks, &scored.name, &case) else {
+                        continue;
+                    };
+                    let point = (x as f64, wall.median);
+                    match lines.iter_mut().find(|(known, _)| *known == name) {
+                        Some((_, line)) => line.push(point),
+                        None => lines.push((name, vec![point])),
+                    }
+                }
             }
         }
         Plot {
             title: title.to_owned(),
-            axes: [axis.name, "wall time, times ours"],
+            axes: [axis, "wall time, times ours"],
             lines,
         }
     }
@@ -110,8 +124,7 @@ pub struct Score {
 
 impl Score {
     /// How many times as long `other` takes: median and 99th percentile of the worst rank, wall time.
-    #[must_use]
-    pub fn ratios(&self, other: &Self) -> [Ratio; 3] {
+    pub(crate) fn ratios(&self, other: &Self) -> [Ratio; 3] {
         let worst =
             |of: fn(&Quantiles) -> u32| move |sample: &Sample| f64::from(of(&sample.worst).max(1));
         [

@@ -13,10 +13,10 @@ pub struct Table {
 impl Table {
     /// An empty one, whose first `names` columns are not numbers.
     #[must_use]
-    pub fn new<const N: usize>(names: usize, header: [&str; N]) -> Self {
+    pub fn new<'a>(names: usize, header: impl IntoIterator<Item = &'a str>) -> Self {
         let mut printed = comfy_table::Table::new();
         printed.load_style(presets::NOTHING);
-        printed.set_header(header);
+        printed.set_header(header.into_iter().collect::<Vec<_>>());
         Self { printed, names }
     }
 
