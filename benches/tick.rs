@@ -246,7 +246,8 @@ fn main() -> Result<(), Failure> {
     }
     let axis = "reductions that a tick replaces";
     let plot = Scored::plot(&contests, "A tick", axis, |ranks, name, case| {
-        Some((format!("{name}, {ranks} ranks"), case.calls))
+        let other = name == Peer::GLOO;
+        other.then(|| (format!("{name}, {ranks} ranks"), case.calls))
     });
     results.plot("ticks", &plot)?;
     results.finish()

@@ -179,20 +179,14 @@ impl Goals {
         };
         for ((case, times), (_, equal)) in gloo.times(&all[0]).zip(again.times(&all[0])) {
             for (number, of) in [(2, "wall time"), (0, "p50")] {
-                let spread = equal[number];
+                let (what, spread) = (format!("gloo over TCP, {of}"), equal[number]);
                 let least = match (case.width, ranks) {
                     (..=1024, 2) => 20.0,
                     (..=1024, _) => 5.0,
                     _ => spread.least.min(1.0 / spread.most).min(1.0),
                 };
                 let reached = times[number].median;
-                self.add(
-                    &format!("gloo over TCP, {of}"),
-                    ranks,
-                    case.width,
-                    least,
-                    reached,
-                );
+                self.add(&what, ranks, case.width, least, reached);
             }
         }
     }
@@ -228,15 +222,14 @@ fn main() -> Result<(), Failure> {
         wide.push((ranks, all));
     }
     results.table("Goals: how many times as long others take", &goals.table);
-    let plot = Scored::plot(
-        &narrow,
-        "8 slots on the table",
-        "ranks",
-        |ranks, name, case| (case.width == MAX_SLOTS).then(|| (name.to_owned(), ranks)),
-    );
+    let plot = Scored::plot(&narrow, "Rows of 8", "ranks", |ranks, name, case| {
+        let drawn = case.width == MAX_SLOTS && name != AGAIN;
+        drawn.then(|| (name.to_owned(), ranks))
+    });
     results.plot("rows", &plot)?;
-    let plot = Scored::plot(&wide, "Vectors over TCP", "slots", |ranks, name, case| {
-        Some((format!("{name}, {ranks} ranks"), case.width))
+    let plot = Scored::plot(&wide, "Vectors", "slots", |ranks, name, case| {
+        let drawn = name != AGAIN;
+        drawn.then(|| (format!("{name}, {ranks} ranks"), case.width))
     });
     results.plot("vectors", &plot)?;
     results.finish()

@@ -37,12 +37,13 @@ impl Plot {
                 .margin(12)
                 .x_label_area_size(40)
                 .y_label_area_size(70)
-                .build_cartesian_2d(xs.log_scale(), ys.log_scale())?;
+                .build_cartesian_2d(xs.log_scale().base(2.0), ys.log_scale())?;
             chart
                 .configure_mesh()
                 .x_desc(self.axes[0])
                 .y_desc(self.axes[1])
                 .light_line_style(TRANSPARENT)
+                .x_label_formatter(&|x| x.round().to_string())
                 .draw()?;
             for (number, (name, points)) in self.lines.iter().enumerate() {
                 let color = Palette99::pick(number).to_rgba();
@@ -56,7 +57,7 @@ impl Plot {
             chart
                 .configure_series_labels()
                 .position(SeriesLabelPosition::UpperLeft)
-                .background_style(WHITE)
+                .background_style(WHITE.mix(0.7))
                 .border_style(BLACK)
                 .draw()?;
             area.present()?;
