@@ -55,7 +55,7 @@ impl Plot {
             }
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
+                .position(SeriesLabelPosition::LowerRight)
                 .background_style(WHITE)
                 .border_style(BLACK)
                 .draw()?;
