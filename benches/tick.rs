@@ -245,10 +245,10 @@ fn main() -> Result<(), Failure> {
         contests.push((ranks, all));
     }
     let axis = "reductions that a tick replaces";
-    let plot = Scored::plot(&contests, "A tick", axis, |ranks, name, case| {
-        let other = name == Peer::GLOO;
-        other.then(|| (format!("{name}, {ranks} ranks"), case.calls))
-    });
-    results.plot("ticks", &plot)?;
+    let place = |ranks: usize, name: &str, case: &Case| {
+        let drawn = name == Peer::GLOO;
+        drawn.then(|| (format!("{name}, {ranks} ranks"), case.calls))
+    };
+    Scored::plot(&contests, "Ticks", axis, place, &mut results)?;
     results.finish()
 }

@@ -222,15 +222,15 @@ fn main() -> Result<(), Failure> {
         wide.push((ranks, all));
     }
     results.table("Goals: how many times as long others take", &goals.table);
-    let plot = Scored::plot(&narrow, "Rows of 8", "ranks", |ranks, name, case| {
+    let of_rows = |ranks: usize, name: &str, case: &Case| {
         let drawn = case.width == MAX_SLOTS && name != AGAIN;
         drawn.then(|| (name.to_owned(), ranks))
-    });
-    results.plot("rows", &plot)?;
-    let plot = Scored::plot(&wide, "Vectors", "slots", |ranks, name, case| {
+    };
+    Scored::plot(&narrow, "Rows", "ranks", of_rows, &mut results)?;
+    let of_vectors = |ranks: usize, name: &str, case: &Case| {
         let drawn = name != AGAIN;
         drawn.then(|| (format!("{name}, {ranks} ranks"), case.width))
-    });
-    results.plot("vectors", &plot)?;
+    };
+    Scored::plot(&wide, "Vectors", "slots", of_vectors, &mut results)?;
     results.finish()
 }

@@ -88,7 +88,12 @@ pub(crate) struct Row {
     pub(crate) setting: Setting,
     pub(crate) case: Case,
     pub(crate) sample: Sample,
+    /// The raw exchange of a line, just before or just after: the better of both, for noise only ever adds.
+    line: Option<f64>,
 }
+
+/// So many cases of a pair of ranks go between two looks at the raw exchange, for what a machine can do changes.
+const LOOK: usize = 16;
 
 /// Median of the raw exchange of one line between two CPUs, in nanoseconds.
 fn line() -> f64 {
@@ -126,12 +131,13 @@ fn measure(setting: Setting, cases: &[Case], time: Duration) -> Result<Vec<Row>,
             setting,
             case: *case,
             sample,
+            line: None,
         }
     };
     Ok(cases.iter().zip(samples).map(row).collect())
 }
 
-fn print(results: &mut Results, setting: Setting, rows: &[Row], line: Option<f64>, switch: f64) {
+fn print(results: &mut Results, setting: Setting, rows: &[Row], switch: f64) {
     let heads = ["path", "op", "width", "every", "rounds"];
     let mut header: Vec<_> = heads.into_iter().chain(Quantiles::HEADS).collect();
     header.extend([
@@ -143,10 +149,14 @@ fn print(results: &mut Results, setting: Setting, rows: &[Row], line: Option<f64
         "p99",
     ]);
     let crowd = setting.ranks as f64 / cpus::available() as f64;
-    header.extend(line.map(|_| "x line"));
+    let has_line = rows.iter().any(|row| row.line.is_some());
+    header.extend(has_line.then_some("x line"));
     header.extend((crowd > 1.0).then_some("x yields"));
     let mut table = Table::new(4, header);
-    for Row { case, sample, .. } in rows {
+    for Row {
+        case, sample, line, ..
+    } in rows
+    {
         let mut cells: Vec<_> = case.cells().into();
         cells.push(sample.rounds.to_string());
         cells.extend(sample.worst.cells());
@@ -180,20 +190,28 @@ fn main() -> Result<(), Failure> {
     let mut all = Vec::new();
     for (setting, cases) in arguments.plan() {
         let pair = setting.ranks == 2 && setting.pinned && cpus::available() >= 2;
-        let before = pair.then(line);
-        let rows = measure(setting, &cases, time)?;
-        // The better of the two: noise only ever adds.
-        let line = before.map(|before| before.min(line()));
+        let mut rows = Vec::new();
+        for cases in cases.chunks(if pair { LOOK } else { cases.len() }) {
+            let before = pair.then(line);
+            let measured = measure(setting, cases, time)?;
+            let line = before.map(|before| before.min(line()));
+            rows.extend(measured.into_iter().map(|row| Row { line, ..row }));
+        }
         for row in &rows {
             results.keep(&row.sample)?;
         }
-        if let Some(line) = line {
-            results.say(&format!(
-                "x line: times the raw exchange of a line, {line} ns"
-            ));
+        if rows.is_empty() {
+            continue;
         }
-        print(&mut results, setting, &rows, line, switch.worst.p50.into());
+        print(&mut results, setting, &rows, switch.worst.p50.into());
         all.extend(rows);
+    }
+    let lines: Vec<f64> = all.iter().filter_map(|row: &Row| row.line).collect();
+    if let Some(best) = lines.iter().copied().reduce(f64::min) {
+        let worst = lines.into_iter().fold(best, f64::max);
+        results.say(&format!(
+            "x line: the median, times the raw exchange of one line around it, {best} to {worst} ns"
+        ));
     }
     results.say(&format!(
         "x yields: wall time of a round, times (ranks / CPUs) x one switching yield of {} ns",

@@ -19,8 +19,7 @@ pub(crate) struct Orders {
 }
 
 const PACE: Duration = Duration::from_millis(5);
-/// Rounds that are not measured.
-const WARM: u32 = 20;
+const MOST: u32 = 200_000;
 /// A paced case needs more time for as many rounds.
 const PATIENCE: u32 = 4;
 /// Of the time for a case, what its second turn gets, in which rounds say where their time went.
@@ -131,20 +130,20 @@ fn turn(
     time: Duration,
 ) -> Result<Report, Failure> {
     let mut work = Work::new(case, group)?;
-    let mut warm = Duration::ZERO;
-    // The first ones have things to set up.
-    for _ in 0..2 {
+    // So many rounds take a part of the time; all ranks make as many as the slowest can.
+    let mut fitting = |work: &mut Work, group: &mut Group, tried: u32, part: Duration| {
         let before = Instant::now();
-        for _ in 0..WARM {
+        for _ in 0..tried {
             work.round(group, pipeline.as_deref_mut())?;
         }
-        warm = before.elapsed() / WARM;
-    }
-    // All ranks make as many rounds as the slowest can.
-    let mut slowest = [i64::try_from(warm.as_nanos())?];
-    group.all_reduce(Op::Max, &mut slowest, "rounds")?;
-    let rounds = time.as_nanos() / slowest[0].max(1).unsigned_abs() as u128;
-    let rounds = usize::try_from(rounds)?.clamp(20, 200_000);
+        let mut slowest = [i64::try_from((before.elapsed() / tried).as_nanos())?];
+        group.all_reduce(Op::Max, &mut slowest, "rounds")?;
+        let rounds = part.as_nanos() / u128::from(slowest[0].max(1).unsigned_abs());
+        Ok::<_, Failure>(u32::try_from(rounds)?.clamp(3, MOST))
+    };
+    // The first ones have things to set up.
+    let warm = fitting(&mut work, group, 3, time / 10)?;
+    let rounds = fitting(&mut work, group, warm, time)? as usize;
     let (mut skew_ns, mut transport_ns) = (Vec::new(), Vec::new());
     group.barrier("start")?;
     let report = Report::of(case.to_string(), group.rank(), rounds, || {

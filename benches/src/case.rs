@@ -1,6 +1,6 @@
 //! What all contestants are given to do, and how it is timed.
 
-use crate::{Failure, Report};
+use crate::{Failure, Report, nanoseconds};
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -77,7 +77,7 @@ impl Case {
         for _ in 0..self.rounds {
             once()?;
             let after = Instant::now();
-            times_ns.push(u32::try_from((after - before).as_nanos()).unwrap_or(u32::MAX));
+            times_ns.push(nanoseconds(after - before));
             before = after;
         }
         Ok(Report {

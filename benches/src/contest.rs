@@ -102,7 +102,8 @@ impl<'a> Contest<'a> {
                 }
             }
             // Nobody always comes after the one who heats up the machine.
-            left.rotate_left(1);
+            let next = left.len().min(1);
+            left.rotate_left(next);
             self.contestants = left;
         }
         self.contestants.sort_by_key(|contestant| contestant.place);

@@ -1,8 +1,8 @@
 //! What every bench needs: ranks that measure, what they say of it, and where the result goes.
 //!
 //! A bench starts the ranks of one contestant as a [`Team`]. Each rank says what a case has cost as one line of JSON, a
-//! [`Report`]; the reports of all ranks on one case are a [`Sample`]. [`Results`] prints, and writes a folder where
-//! everything is measured.
+//! [`Report`]; the reports of all ranks on one case are a [`Sample`]. In a [`Contest`] ours and those of others, [`Peer`]s, take
+//! turns. [`Results`] prints, and writes a folder where everything is measured.
 
 #![forbid(unsafe_code)]
 

@@ -56,7 +56,7 @@ impl Plot {
             }
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
+                .position(SeriesLabelPosition::LowerRight)
                 .background_style(WHITE.mix(0.7))
                 .border_style(BLACK)
                 .draw()?;

@@ -243,10 +243,10 @@ impl Sample {
         }
     }
 
-    /// The raw data, compactly: for each rank one line of JSON, with how often each time was seen, to two digits.
+    /// The raw data, compactly: for each rank one line of JSON, with how often each time was seen, to one digit or 6 %.
     pub(crate) fn raw(&self) -> Result<Vec<String>, Failure> {
         let line = |(rank, times): (usize, &Vec<u32>)| {
-            let mut histogram = Histogram::<u32>::new_with_bounds(1, u64::from(u32::MAX), 2)?;
+            let mut histogram = Histogram::<u32>::new_with_bounds(1, u64::from(u32::MAX), 1)?;
             for time in times {
                 histogram.saturating_record(u64::from(*time).max(1));
             }
@@ -322,7 +322,7 @@ mod tests {
         let reports = vec![report(0, &[7, 7, 1000], 1), report(1, &[3, 3, 3], 1)];
         let raw = Sample::all(2, reports)?.remove(0).raw()?;
         assert_eq!(raw.len(), 2);
-        assert!(raw[0].ends_with("\"seen\":[[7,2],[1003,1]]}"), "{}", raw[0]);
+        assert!(raw[0].ends_with("\"seen\":[[7,2],[1023,1]]}"), "{}", raw[0]);
         Ok(())
     }
 }

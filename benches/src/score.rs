@@ -81,14 +81,19 @@ impl Scored {
         scores.map(|(first, score)| (score.case, first.ratios(score)))
     }
 
-    /// A plot of how many times the wall time of the first others take; each contest has its number of ranks. `place` says
-    /// to which line a case belongs, and where on the axis it lies.
+    /// Plots how many times the wall time of the first others take; each contest has its number of ranks. `place` says to
+    /// which line a case belongs, and where on the axis it lies.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be drawn or written.
     pub fn plot(
         contests: &[(usize, Vec<Self>)],
         title: &str,
         axis: &'static str,
         place: impl Fn(usize, &str, &Case) -> Option<(String, usize)>,
-    ) -> Plot {
+        results: &mut Results,
+    ) -> Result<(), Failure> {
         let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
         for (ranks, all) in contests {
             for scored in all.iter().skip(1) {
@@ -104,11 +109,16 @@ impl Scored {
                 }
             }
         }
-        Plot {
+        // Where the others are not installed there is nothing to show.
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let plot = Plot {
             title: title.to_owned(),
             axes: [axis, "wall time, times ours"],
             lines,
-        }
+        };
+        results.plot(&title.to_lowercase(), &plot)
     }
 }
 

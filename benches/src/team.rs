@@ -159,10 +159,8 @@ impl Team {
                 Ok((_, Some(_))) => {}
                 Ok((number, None)) => match ended(&mut processes.0[number], GRACE) {
                     Some(status) if status.success() => {}
-                    Some(status) => {
-                        return Err(
-                            format!("{}: process {number} ended with {status}", self.name).into(),
-                        );
+                    Some(_) => {
+                        return Err(format!("{}: {}", self.name, processes.failures()).into());
                     }
                     None => {
                         return Err(format!("{}: process {number} does not end", self.name).into());
@@ -207,6 +205,23 @@ fn ended(child: &mut Child, time: Duration) -> Option<ExitStatus> {
 /// None of them outlives this.
 #[derive(Debug)]
 struct Processes(Vec<Child>);
+
+impl Processes {
+    /// Those that have failed, once the others have had time to say why.
+    fn failures(&mut self) -> String {
+        let deadline = Instant::now() + GRACE;
+        let mut failures = Vec::new();
+        for (number, child) in self.0.iter_mut().enumerate() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match ended(child, left) {
+                Some(status) if status.success() => {}
+                Some(status) => failures.push(format!("process {number} ended with {status}")),
+                None => failures.push(format!("process {number} goes on")),
+            }
+        }
+        failures.join(", ")
+    }
+}
 
 impl Drop for Processes {
     fn drop(&mut self) {
@@ -268,7 +283,8 @@ mod tests {
         let started = Instant::now();
         let failed = team("[ $0 = 0 ] && exit 7; exec sleep 100").run(Duration::from_secs(90));
         let failed = failed.expect_err("a rank failed").to_string();
-        assert!(failed.contains("exit status: 7"), "{failed}");
+        let said = "shells: process 0 ended with exit status: 7, process 1 goes on";
+        assert_eq!(failed, said);
         assert!(started.elapsed() < Duration::from_secs(60));
     }
 

@@ -136,10 +136,12 @@ pub fn wake(rounds: usize, prepare: impl Fn(usize) + Send + Sync + 'static) -> V
         move || {
             prepare(me);
             let (mine, theirs) = (&words[me], &words[1 - me]);
-            let sleep = |ticket| {
-                while mine.ticket() == ticket {
-                    mine.sleep(ticket, Duration::from_secs(1));
+            // The new ticket is drawn before the other side hears of it: it may wake this one again at once.
+            let sleep = |ticket: &mut u32| {
+                while mine.ticket() == *ticket {
+                    mine.sleep(*ticket, Duration::from_secs(1));
                 }
+                *ticket = mine.ticket();
             };
             let mut ticket = mine.ticket();
             start.wait();
@@ -148,12 +150,11 @@ pub fn wake(rounds: usize, prepare: impl Fn(usize) + Send + Sync + 'static) -> V
                 let before = Instant::now();
                 if me == 0 {
                     theirs.wake_all();
-                    sleep(ticket);
+                    sleep(&mut ticket);
                 } else {
-                    sleep(ticket);
+                    sleep(&mut ticket);
                     theirs.wake_all();
                 }
-                ticket = mine.ticket();
                 times.push(before.elapsed() / 2);
             }
             times
