@@ -13,4 +13,7 @@ command -v mpirun >/dev/null && command -v ip >/dev/null ||
 # Headers of MPI, and what reads them for feature `mpi`.
 dpkg --status libopenmpi-dev libclang-dev >/dev/null 2>&1 ||
     { apt-get update && apt-get install --yes --no-install-recommends libopenmpi-dev libclang-dev; }
+# What ours is measured against; a bench leaves out what is missing.
+dpkg --status g++ libgloo-dev libmpich-dev mpich >/dev/null 2>&1 ||
+    { apt-get update && apt-get install --yes --no-install-recommends g++ libgloo-dev libmpich-dev mpich; }
 cargo fetch --locked

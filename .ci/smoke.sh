@@ -5,8 +5,7 @@ cd "$(dirname "$0")/.."
 
 cargo run --release -p rankpact -- replay
 cargo run --release -p rankpact -- bench --rounds 1000
-cargo bench -p rankpact-benches --bench floor -- 1000
-cargo bench -p rankpact-benches --bench waiting
+cargo bench -p rankpact-benches
 cargo build --release -p rankpact -p rankpact-collective --bins --examples
 for example in collective/examples/*.rs; do
     target/release/rankpact run -n 4 -- "target/release/examples/$(basename "$example" .rs)"

@@ -2,7 +2,7 @@
 //!
 //! A measuring instrument, kept here because it needs atomics; no part of the protocol uses it.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Futex, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -119,4 +119,48 @@ pub fn scan(
     });
     let _ = writer.join();
     reader.join().unwrap_or_default()
+}
+
+/// Times of `rounds` wakes: one thread wakes another that sleeps on a futex which processes could share, and sleeps until
+/// that one wakes it. Each is half of the way there and back.
+///
+/// `prepare` is called on each thread with 0 or 1, to pin it, say. Never ends if a thread is not scheduled: for benches
+/// only.
+#[must_use]
+pub fn wake(rounds: usize, prepare: impl Fn(usize) + Send + Sync + 'static) -> Vec<Duration> {
+    let words: Arc<[Futex; 2]> = Arc::default();
+    let (prepare, start) = (Arc::new(prepare), Arc::new(Barrier::new(2)));
+    let side = |me: usize| {
+        let (words, prepare, start) =
+            (Arc::clone(&words), Arc::clone(&prepare), Arc::clone(&start));
+        move || {
+            prepare(me);
+            let (mine, theirs) = (&words[me], &words[1 - me]);
+            // The new ticket is drawn before the other side hears of it: it may wake this one again at once.
+            let sleep = |ticket: &mut u32| {
+                while mine.ticket() == *ticket {
+                    mine.sleep(*ticket, Duration::from_secs(1));
+                }
+                *ticket = mine.ticket();
+            };
+            let mut ticket = mine.ticket();
+            start.wait();
+            let mut times = Vec::with_capacity(rounds);
+            for _ in 0..rounds {
+                let before = Instant::now();
+                if me == 0 {
+                    theirs.wake_all();
+                    sleep(&mut ticket);
+                } else {
+                    sleep(&mut ticket);
+                    theirs.wake_all();
+                }
+                times.push(before.elapsed() / 2);
+            }
+            times
+        }
+    };
+    let threads = [side(0), side(1)].map(thread::spawn);
+    let [times, _] = threads.map(|thread| thread.join().unwrap_or_default());
+    times
 }

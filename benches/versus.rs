@@ -1,0 +1,236 @@
+//! A reduction over the ranks of this machine, ours and that of others: gloo in C++ and through torch, Open MPI, MPICH.
+//!
+//! `cargo bench -p rankpact-benches --bench versus -- [full]`; the short form only shows that it runs.
+//!
+//! All contestants take turns, so that whatever else goes on meets them all; a ratio is that of one turn, and printed are
+//! the median of all turns and the spread. `rankpact again` is the same program once more: the spread of that ratio is
+//! what a difference must exceed. Where every rank can have a CPU, ours and those of MPI are pinned to one each; gloo and
+//! whatever goes over TCP is not, for that needs more than one thread.
+
+use clap::Parser;
+use rankpact_benches::{
+    Axis, Case, Contest, Depth, Failure, Peer, Results, Scored, Table, Team, settings,
+};
+use rankpact_collective::{Group, Join, Op, Options, World};
+use rankpact_shm::{MAX_SLOTS, cpus};
+use serde::{Deserialize, Serialize};
+
+const RANKS: [usize; 3] = [2, 4, 8];
+const ROW: [usize; 2] = [1, MAX_SLOTS];
+const WIDE: [usize; 6] = [9, 64, 1024, 16_384, 1 << 18, 1 << 20];
+const AGAIN: &str = "rankpact again";
+
+/// Our reduction beside that of others.
+#[derive(Parser)]
+struct Versus {
+    #[command(flatten)]
+    depth: Depth,
+}
+
+/// What a rank of ours is to do.
+#[derive(Debug, Serialize, Deserialize)]
+struct Settings {
+    path: String,
+    pinned: bool,
+    cases: Vec<Case>,
+}
+
+fn rank(settings: &Settings) -> Result<(), Failure> {
+    let world = World::connect(Join::from_env()?)?;
+    let options = Options {
+        path: settings.path.parse()?,
+        ..world.options().clone()
+    };
+    let mut group = world.everybody_with("versus", options)?;
+    group.ready()?;
+    if settings.pinned {
+        cpus::pin(world.rank())?;
+    }
+    for case in &settings.cases {
+        let mut values = vec![0; case.width];
+        Case::warm_up(|round, on| {
+            check(&mut group, &mut values, round)?;
+            let mut on = [on];
+            group.all_reduce(Op::Min, &mut on, "warm-up")?;
+            Ok(on[0])
+        })?;
+        let reduce = || Ok(group.all_reduce(Op::Min, &mut values, "versus")?);
+        case.measure(world.rank(), reduce)?.say()?;
+    }
+    Ok(())
+}
+
+/// A round in which the ranks take turns to have the minimum.
+fn check(group: &mut Group, values: &mut [i64], round: usize) -> Result<(), Failure> {
+    let (rank, size) = (group.rank(), group.size());
+    for (slot, value) in values.iter_mut().enumerate() {
+        *value = i64::try_from((rank + round + slot) % size * 1000 + round + slot)?;
+    }
+    group.all_reduce(Op::Min, values, "versus")?;
+    let right = |(slot, value): (usize, &i64)| usize::try_from(*value) == Ok(round + slot);
+    if values.iter().enumerate().all(right) {
+        Ok(())
+    } else {
+        Err(format!("wrong value in round {}", group.round()).into())
+    }
+}
+
+fn ours(
+    name: &str,
+    ranks: usize,
+    path: &str,
+    pinned: bool,
+    cases: &[Case],
+) -> Result<Team, Failure> {
+    let settings = Settings {
+        path: path.to_owned(),
+        pinned: pinned && ranks <= cpus::available(),
+        cases: cases.to_vec(),
+    };
+    Team::ours(name, ranks, &settings, |_| Vec::new())
+}
+
+/// One slot and 8, against everybody.
+fn rows(
+    ranks: usize,
+    peers: &[Peer],
+    depth: &Depth,
+    results: &mut Results,
+) -> Result<Vec<Scored>, Failure> {
+    let mut contest = Contest::new(ranks, ROW.map(Case::of).to_vec());
+    for name in ["rankpact", AGAIN] {
+        contest.ours(name, move |cases| ours(name, ranks, "table", true, cases));
+    }
+    for peer in peers {
+        contest.other(peer.name, move |cases| peer.team(ranks, cases));
+    }
+    contest.hold(depth, |line| results.say(line))
+}
+
+/// Wide vectors over TCP, against gloo; and what a group takes that is free to choose.
+fn vectors(
+    ranks: usize,
+    peers: &[Peer],
+    depth: &Depth,
+    results: &mut Results,
+) -> Result<Vec<Scored>, Failure> {
+    let mut contest = Contest::new(ranks, WIDE.map(Case::of).to_vec());
+    for (name, path) in [
+        ("rankpact tcp", "tcp"),
+        (AGAIN, "tcp"),
+        ("rankpact ring", "auto"),
+    ] {
+        contest.ours(name, move |cases| ours(name, ranks, path, false, cases));
+    }
+    for peer in peers.iter().filter(|peer| peer.name == Peer::GLOO) {
+        contest.other(peer.name, move |cases| peer.team(ranks, cases));
+    }
+    contest.hold(depth, |line| results.say(line))
+}
+
+/// What is to be reached, and what was.
+struct Goals {
+    table: Table,
+    /// A single short turn is no ground for a verdict.
+    judged: bool,
+}
+
+impl Goals {
+    fn add(&mut self, what: &str, ranks: usize, slots: usize, least: f64, reached: f64) {
+        let verdict = match reached >= least {
+            _ if !self.judged => "",
+            true => "met",
+            false => "MISSED",
+        };
+        self.table.row([
+            what.to_owned(),
+            ranks.to_string(),
+            slots.to_string(),
+            format!("{least:.2}"),
+            format!("{reached:.2}"),
+            verdict.to_owned(),
+        ]);
+    }
+
+    /// Against the better Open MPI, and against gloo.
+    fn rows(&mut self, ranks: usize, all: &[Scored]) {
+        let times = |name: &str| {
+            let mut times = Scored::find(all, name)?.times(&all[0]);
+            let (_, times) = times.find(|(case, _)| case.width == MAX_SLOTS)?;
+            Some(times.map(|ratio| ratio.median))
+        };
+        let better = |one: [f64; 3], other: [f64; 3]| std::array::from_fn(|i| one[i].min(other[i]));
+        let mpi = Peer::OPEN_MPI.iter().filter_map(|name| times(name));
+        if let Some([p50, _, wall]) = mpi.reduce(better) {
+            self.add("Open MPI, wall time", ranks, MAX_SLOTS, 2.0, wall);
+            self.add("Open MPI, p50", ranks, MAX_SLOTS, 2.0, p50);
+        }
+        if let Some([p50, p99, _]) = times(Peer::GLOO) {
+            self.add("gloo, p50", ranks, MAX_SLOTS, 500.0, p50);
+            self.add("gloo, p99", ranks, MAX_SLOTS, 500.0, p99);
+        }
+    }
+
+    /// Over TCP, against gloo: much faster where it is short, and nowhere slower than our own spread.
+    fn vectors(&mut self, ranks: usize, all: &[Scored]) {
+        let (Some(gloo), Some(again)) = (Scored::find(all, Peer::GLOO), Scored::find(all, AGAIN))
+        else {
+            return;
+        };
+        for ((case, times), (_, equal)) in gloo.times(&all[0]).zip(again.times(&all[0])) {
+            for (number, of) in [(2, "wall time"), (0, "p50")] {
+                let (what, spread) = (format!("gloo over TCP, {of}"), equal[number]);
+                let least = match (case.width, ranks) {
+                    (..=1024, 2) => 20.0,
+                    (..=1024, _) => 5.0,
+                    _ => spread.least.min(1.0 / spread.most).min(1.0),
+                };
+                let reached = times[number].median;
+                self.add(&what, ranks, case.width, least, reached);
+            }
+        }
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    if let Some(settings) = settings()? {
+        return rank(&settings);
+    }
+    let Versus { depth } = Versus::parse();
+    let mut results = Results::new("versus", &depth);
+    let peers = Peer::all(|line| results.say(line))?;
+    let mut goals = Goals {
+        table: Table::new(1, ["against", "ranks", "slots", "at least", "reached", ""]),
+        judged: depth.is_full(),
+    };
+    let slots = Axis {
+        name: "slots",
+        of: |case| case.width,
+    };
+    let mut narrow = Vec::new();
+    for ranks in RANKS {
+        let all = rows(ranks, &peers, &depth, &mut results)?;
+        Scored::show(&all, "rows on the table", ranks, slots, &mut results)?;
+        goals.rows(ranks, &all);
+        narrow.push((ranks, all));
+    }
+    let mut wide = Vec::new();
+    for ranks in RANKS {
+        let all = vectors(ranks, &peers, &depth, &mut results)?;
+        Scored::show(&all, "vectors over TCP", ranks, slots, &mut results)?;
+        goals.vectors(ranks, &all);
+        wide.push((ranks, all));
+    }
+    results.table("Goals: how many times as long others take", &goals.table);
+    let of_rows = |ranks: usize, name: &str, case: &Case| {
+        let drawn = case.width == MAX_SLOTS && name != AGAIN;
+        drawn.then(|| (name.to_owned(), ranks))
+    };
+    Scored::plot(&narrow, "Rows", "ranks", of_rows, &mut results)?;
+    let of_vectors = |ranks: usize, name: &str, case: &Case| {
+        let drawn = name != AGAIN;
+        drawn.then(|| (format!("{name}, {ranks} ranks"), case.width))
+    };
+    Scored::plot(&wide, "Vectors", "slots", of_vectors, &mut results)?;
+    results.finish()
+}
