@@ -3,9 +3,13 @@
 mod flight;
 mod open;
 mod radix;
+#[cfg(not(loom))]
+mod unlock;
 
 pub use flight::{Reduced, Started};
 pub use open::{Open, Trouble};
+#[cfg(not(loom))]
+pub use unlock::Unlock;
 
 use crate::call::{Announcement, Form, Kind, Reduction, Stamp, Width};
 use crate::label::{self, Interned, LabelError};
@@ -89,6 +93,9 @@ impl From<LabelError> for RoundError {
 /// What a rank was doing, told when a peer has been silent for long. Not an error: compilation takes minutes.
 pub type Notice = Box<dyn Fn(&Missing, Duration) + Send>;
 
+/// Called in each slice of a wait, by the thread that waits.
+pub type Slice = Box<dyn Fn() + Send>;
+
 /// A peer that is alive and silent for so long is worth a notice, once for each wait.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -129,6 +136,7 @@ pub struct Table {
     radix: usize,
     peers: Option<Box<dyn Liveness>>,
     notice: Option<Notice>,
+    slice: Option<Slice>,
     failure: Option<Failure>,
     closed: bool,
     timing: Option<Timing>,
@@ -166,6 +174,7 @@ impl Table {
             radix,
             peers: None,
             notice: None,
+            slice: None,
             failure: None,
             closed: false,
             timing: None,
@@ -183,6 +192,13 @@ impl Table {
     #[must_use]
     pub fn with_notice(mut self, notice: Notice) -> Self {
         self.notice = Some(notice);
+        self
+    }
+
+    /// Calls `slice` in each slice of a wait: what it aborts ends the wait.
+    #[must_use]
+    pub fn with_slice(mut self, slice: Slice) -> Self {
+        self.slice = Some(slice);
         self
     }
 
@@ -520,6 +536,9 @@ impl Table {
 
     /// Whether `round` can still complete, as far as its outcome word and every peer that has not `arrived` tell.
     fn look_after(&self, round: u64, arrived: &dyn Fn(usize) -> bool) -> Result<(), Failure> {
+        if let Some(slice) = &self.slice {
+            slice();
+        }
         match self.ended(round) {
             Some(failure) => Err(failure),
             None => self.inspect(round, self.others(), arrived),
@@ -678,6 +697,9 @@ impl Table {
                 }) {
                     Step::Again => {}
                     Step::Slice { waited } => {
+                        if let Some(slice) = &self.slice {
+                            slice();
+                        }
                         self.inspect(round, pending, &|peer| look(peer).is_some())?;
                         if waited >= SILENCE && !std::mem::replace(&mut told, true) {
                             self.tell_silence(round, pending, waited);
