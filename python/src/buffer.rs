@@ -1,0 +1,99 @@
+//! Buffers that are reduced in place: numpy arrays, array.array, memoryviews, tensors in host memory.
+
+use crate::argument::Values;
+use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
+
+/// A writable, contiguous buffer. While this lives, its owner cannot resize it.
+pub(crate) enum Elements {
+    Long(PyBuffer<i64>),
+    Int(PyBuffer<i32>),
+    /// One byte each, 0 or 1.
+    Bool(PyBuffer<u8>),
+}
+
+impl Elements {
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = PyUntypedBuffer::get(object).or_else(|error| {
+            let tensors = object.py().import("rankpact._tensor")?;
+            let array = tensors.getattr("as_array")?.call1((object, error))?;
+            PyUntypedBuffer::get(&array)
+        })?;
+        if buffer.readonly() {
+            return Err(PyValueError::new_err("the buffer is read-only"));
+        }
+        if !buffer.is_c_contiguous() {
+            return Err(PyValueError::new_err("the buffer is not contiguous"));
+        }
+        // Not left to PyO3, which takes the other byte order for this machine's.
+        let format = buffer.format().to_bytes();
+        let typed = match (
+            format.strip_prefix(b"@").unwrap_or(format),
+            buffer.item_size(),
+        ) {
+            (b"q" | b"l", 8) => buffer.into_typed().map(Self::Long),
+            (b"i" | b"l", 4) => buffer.into_typed().map(Self::Int),
+            (b"?", 1) => {
+                let owner = buffer.obj(object.py()).unwrap_or(object);
+                let bytes = PyMemoryView::from(owner)?.call_method1("cast", ("B",))?;
+                PyBuffer::get(&bytes).map(Self::Bool)
+            }
+            (other, _) => {
+                return Err(PyTypeError::new_err(format!(
+                    "the elements of the buffer are `{}`, but int64, int32 or bool in the byte order of this machine are needed",
+                    String::from_utf8_lossy(other)
+                )));
+            }
+        };
+        // What is left is that it is not aligned.
+        typed.map_err(|error| PyValueError::new_err(error.value(object.py()).to_string()))
+    }
+
+    pub(crate) fn read(&self, py: Python<'_>) -> PyResult<Values> {
+        match self {
+            Self::Long(buffer) => {
+                let mut values = Values::zeros(buffer.item_count());
+                buffer.copy_to_slice(py, values.as_mut())?;
+                Ok(values)
+            }
+            Self::Int(buffer) => widened(py, buffer),
+            Self::Bool(buffer) => widened(py, buffer),
+        }
+    }
+
+    /// Writes all `values`, or none if one does not fit: its slot.
+    pub(crate) fn write(&self, py: Python<'_>, values: &[i64]) -> PyResult<Option<usize>> {
+        let flag = |value| u8::try_from(value).ok().filter(|flag| *flag <= 1);
+        match self {
+            Self::Long(buffer) => buffer.copy_from_slice(py, values).map(|()| None),
+            Self::Int(buffer) => narrow(py, buffer, values, |value| value.try_into().ok()),
+            Self::Bool(buffer) => narrow(py, buffer, values, flag),
+        }
+    }
+}
+
+fn widened<T: Element + Into<i64>>(py: Python<'_>, buffer: &PyBuffer<T>) -> PyResult<Values> {
+    let mut values = Values::zeros(buffer.item_count());
+    for (value, element) in values.as_mut().iter_mut().zip(buffer.to_vec(py)?) {
+        *value = element.into();
+    }
+    Ok(values)
+}
+
+fn narrow<T: Element>(
+    py: Python<'_>,
+    buffer: &PyBuffer<T>,
+    values: &[i64],
+    fit: impl Fn(i64) -> Option<T>,
+) -> PyResult<Option<usize>> {
+    let mut elements = Vec::with_capacity(values.len());
+    for (slot, value) in values.iter().enumerate() {
+        match fit(*value) {
+            Some(element) => elements.push(element),
+            None => return Ok(Some(slot)),
+        }
+    }
+    buffer.copy_from_slice(py, &elements).map(|()| None)
+}
