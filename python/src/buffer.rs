@@ -27,12 +27,11 @@ impl Elements {
         if !buffer.is_c_contiguous() {
             return Err(PyValueError::new_err("the buffer is not contiguous"));
         }
-        // Not left to PyO3, which takes the other byte order for this machine's.
-        let format = buffer.format().to_bytes();
-        let typed = match (
-            format.strip_prefix(b"@").unwrap_or(format),
-            buffer.item_size(),
-        ) {
+        // Not left to PyO3, which takes the other byte order for this machine's. After `=` all is native but the alignment.
+        let format = match buffer.format().to_bytes() {
+            [b'@' | b'=', format @ ..] | format => format,
+        };
+        let typed = match (format, buffer.item_size()) {
             (b"q" | b"l", 8) => buffer.into_typed().map(Self::Long),
             (b"i" | b"l", 4) => buffer.into_typed().map(Self::Int),
             (b"?", 1) => {

@@ -63,7 +63,7 @@ impl<T: Send> Member<T> {
             // A call that panicked has failed its round; what it left behind says so at the next one.
             Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
             Err(TryLockError::WouldBlock) => Err(ErrorKind::Usage(format!(
-                "another thread is in a call of {}: give each thread a group of its own",
+                "{} is in a call already: give each thread a group of its own",
                 self.name
             ))),
         }

@@ -220,11 +220,11 @@ impl World {
 
     /// Leaves in good order, with all groups and relays. Waits up to 2 s for the other ranks to leave too.
     ///
-    /// Raises UsageError if another thread is in a call; what it uses stays open.
+    /// Raises UsageError if a call is under way, say in another thread; what it uses stays open.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let busy = py.detach(|| self.leave(Duration::ZERO));
         let result = if busy {
-            let what = "another thread is in a call: end it first, or abort the world".to_owned();
+            let what = "a call is under way: end it first, or abort the world".to_owned();
             let closed = self.open("close").map(drop);
             closed.and_then(|()| {
                 Err(Error {
