@@ -16,13 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 HANGS = 60
-"""Seconds after which a rank that hangs tells where, and ends."""
+"""Seconds after which ranks that hang tell where, and are ended."""
 
 
 class Ranks:
@@ -66,6 +67,8 @@ class Ranks:
                     start_new_session=True,
                 )
             self.processes.append(process)
+        self._dog = threading.Timer(HANGS, self._bark)
+        self._dog.start()
 
     def heard(self, rank: int) -> str:
         """The next line that rank says."""
@@ -91,7 +94,7 @@ class Ranks:
 
     def code(self, rank: int) -> int:
         """The exit code of rank; waits for its end."""
-        return self.processes[rank].wait(HANGS + 10)
+        return self.processes[rank].wait()
 
     def result(self, rank: int) -> Any:
         """What the function has returned on rank, which must have ended well."""
@@ -102,8 +105,17 @@ class Ranks:
     def results(self) -> list[Any]:
         return [self.result(rank) for rank in range(len(self.processes))]
 
+    def _bark(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(1)
+        for process in self.processes:
+            process.kill()
+
     def end(self) -> None:
         """Ends what is left, and sees that nothing else is."""
+        self._dog.cancel()
+        self._dog.join()
         for process in self.processes:
             process.kill()
             process.wait()
@@ -121,13 +133,19 @@ class Ranks:
 
 def _is_there(group: int) -> bool:
     """Whether a process of that group is left; one that is just being killed may be for a moment."""
-    for _ in range(100):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
+    for _ in range(200):
+        if not any(_lives_in(group, stat) for stat in Path("/proc").glob("[0-9]*/stat")):
             return False
         time.sleep(0.01)
     return True
+
+
+def _lives_in(group: int, stat: Path) -> bool:
+    try:
+        state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(its_group) == group and state != "Z"
 
 
 @contextlib.contextmanager
@@ -173,7 +191,7 @@ def hold() -> None:
 
 
 def main(file: str, name: str, folder: str, rank: str) -> None:
-    faulthandler.dump_traceback_later(HANGS, exit=True)
+    faulthandler.register(signal.SIGUSR1)
     spec = importlib.util.spec_from_file_location("ranks_of_a_test", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
