@@ -13,4 +13,6 @@ command -v mpirun >/dev/null && command -v ip >/dev/null ||
 # Headers of MPI, and what reads them for feature `mpi`.
 dpkg --status libopenmpi-dev libclang-dev >/dev/null 2>&1 ||
     { apt-get update && apt-get install --yes --no-install-recommends libopenmpi-dev libclang-dev; }
+# Environments of their own for the Python package.
+python3 -c 'import ensurepip' 2>/dev/null || { apt-get update && apt-get install --yes --no-install-recommends python3-venv; }
 cargo fetch --locked

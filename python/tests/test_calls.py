@@ -36,13 +36,13 @@ def reduce_everything(path: Any) -> str | None:
                     rows = [values(rank, width, small) for rank in range(world.size)]
                     mine = rows[world.rank]
                     kept = list(mine)
-                    got = group.all_reduce(tuple(mine) if small else mine, op, label=f"{op} {width}")  # type: ignore[arg-type]
+                    got = group.all_reduce(tuple(mine) if small else mine, op, label=f"{op} {width}")
                     assert got == folded(op, rows), (op, width)
                     assert mine == kept
         extremes = [[LEAST, MOST, -1], [MOST, LEAST, 1], [0, 0, 0]][world.rank]
         rows = [[LEAST, MOST, -1], [MOST, LEAST, 1], [0, 0, 0]][: world.size]
         for op in ("min", "max", "or", "and"):
-            assert group.all_reduce(extremes, op) == folded(op, rows)  # type: ignore[arg-type]
+            assert group.all_reduce(extremes, op) == folded(op, rows)
         return group.path
 
 
@@ -140,7 +140,7 @@ def test_a_gather_gives_all_what_every_rank_has() -> None:
 
 def send_messages() -> None:
     with rankpact.connect() as world:
-        group = world.group("g", ranks=[2, 0])if world.rank != 1 else None
+        group = world.group("g", ranks=[2, 0]) if world.rank != 1 else None
         if group is None:
             return
         other = 1 - group.rank

@@ -57,9 +57,17 @@ def leaves(how: str) -> str:
         ("closes", "PeerClosed: ", 0),
         ("drops", "PeerClosed: ", 0),
         ("exits in a block", "PeerClosed: ", 0),
-        ("fails in a block", "Aborted: group g, round 2, barrier `barrier`, rank 0: rank 1 aborted: KeyError: 'no such", 0),
+        (
+            "fails in a block",
+            "Aborted: group g, round 2, barrier `barrier`, rank 0: rank 1 aborted: KeyError: 'no such",
+            0,
+        ),
         ("fails", "Aborted: group g, round 2, barrier `barrier`, rank 0: rank 1 aborted: KeyError: 'no such", 1),
-        ("fails to exit", "Aborted: group g, round 2, barrier `barrier`, rank 0: rank 1 aborted: SystemExit: the model", 1),
+        (
+            "fails to exit",
+            "Aborted: group g, round 2, barrier `barrier`, rank 0: rank 1 aborted: SystemExit: the model",
+            1,
+        ),
         ("vanishes", "PeerDied: ", 0),
     ],
 )

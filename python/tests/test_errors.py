@@ -48,7 +48,13 @@ def test_a_killed_rank_is_named_long_before_the_deadline(path: str) -> None:
         for rank in (0, 2):
             error, after, took = ranks.result(rank)
             assert type(error) is rankpact.PeerDied and error.ranks == (1,) and error.last_round == 1
-            assert (error.group, error.round, error.operation, error.label, error.rank) == ("g", 2, "min", "alone", rank)
+            assert (error.group, error.round, error.operation, error.label, error.rank) == (
+                "g",
+                2,
+                "min",
+                "alone",
+                rank,
+            )
             assert "rank 1 died (last round 1)" in str(error)
             assert type(after) is rankpact.Poisoned and after.ranks == (1,)
             assert isinstance(after.origin, rankpact.PeerDied)
@@ -188,7 +194,13 @@ def uses_what_is_closed() -> None:
     world.close()
     world.close()
     assert world.closed
-    for call in (group.barrier, relay.settle, lambda: world.group("h"), lambda: world.abort("late"), world.group("i").ready if False else relay.ready):
+    for call in (
+        group.barrier,
+        relay.settle,
+        lambda: world.group("h"),
+        lambda: world.abort("late"),
+        world.group("i").ready if False else relay.ready,
+    ):
         assert type(caught(call)) is rankpact.Closed
 
 

@@ -29,7 +29,9 @@ def test_the_demo_shows_an_agreement_and_a_mismatch() -> None:
     ended = run(sys.executable, "-m", "rankpact.demo")
     assert (ended.returncode, ended.stderr) == (0, "")
     for rank in range(4):
-        assert f"rank {rank}: landed everywhere [12, 4], plan {{'prefill': [3, 8]}}, by way of the table\n" in ended.stdout
+        assert (
+            f"rank {rank}: landed everywhere [12, 4], plan {{'prefill': [3, 8]}}, by way of the table\n" in ended.stdout
+        )
     assert ended.stdout.count("ranks made different calls: ") == 4
 
 

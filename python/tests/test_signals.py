@@ -1,6 +1,5 @@
 """Ctrl-C and other signals: handlers run while a rank waits, and what they raise ends the job on all ranks."""
 
-import os
 import signal
 import threading
 import time

@@ -6,20 +6,21 @@
         tp = world.group("tp")
         ready = tp.all_reduce([12, 7], "min", label="counts")
 
-All calls are those of World, Group and Relay; what can go wrong is below Error. Notices, such as of a rank that is silent for
-long, go to the logger "rankpact".
+All calls are those of World, Group and Relay; what can go wrong is below Error. Notices, such as of a rank that is
+silent for long, go to the logger "rankpact".
 """
 
-import sysconfig as _sysconfig
+import sys as _sys
 
-if _sysconfig.get_config_var("Py_GIL_DISABLED"):
+if "t" in _sys.abiflags:
     raise ImportError(
-        "rankpact does not support free-threaded Python yet: use an interpreter with the interpreter lock (python3.13, not python3.13t)"
+        "rankpact does not support free-threaded Python yet: "
+        "use an interpreter with the interpreter lock (python3.13, not python3.13t)"
     )
 
 from rankpact._job import connect
 from rankpact._native import Group, Relay, Started, World, __version__
-from rankpact._options import Op
+from rankpact._operation import Op
 from rankpact._torch import connect_from_torch
 from rankpact.errors import (
     Aborted,

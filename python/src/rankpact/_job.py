@@ -3,10 +3,10 @@
 import atexit
 import sys
 import weakref
+from typing import Literal
 
 from rankpact import _native
 from rankpact._native import World
-from rankpact._options import Path, Wait
 
 _worlds: weakref.WeakSet[World] = weakref.WeakSet()
 
@@ -18,20 +18,20 @@ def connect(
     rendezvous: str | None = None,
     token: str | None = None,
     timeout: float | None = None,
-    path: Path | None = None,
-    wait: Wait | None = None,
+    path: Literal["auto", "table", "tcp"] | None = None,
+    wait: Literal["auto", "spin", "yield", "park"] | None = None,
     interface: str | None = None,
     shm_dir: str | None = None,
 ) -> World:
     """Joins the job, and waits until all ranks have joined, at most for the timeout.
 
-    Without arguments the launcher says which rank this is and where the ranks meet: rankpact run, torchrun, Open MPI, PMI or
-    Slurm. Or give rank, size and rendezvous: "file:///folder", a private folder of this job that all ranks see, or
-    "tcp://host:port", at which rank 0 listens, with a token that all ranks know.
+    Without arguments the launcher says which rank this is and where the ranks meet: rankpact run, torchrun, Open MPI,
+    PMI or Slurm. Or give rank, size and rendezvous: "file:///folder", a private folder of this job that all ranks see,
+    or "tcp://host:port", at which rank 0 listens, with a token that all ranks know.
 
-    timeout (seconds; 300 if it is not given) is that of joining and of every call without one of its own. path is "auto", "table"
-    or "tcp". Both are equal on all ranks. wait ("auto", "spin", "yield", "park"), interface and shm_dir are each rank's own
-    affair. Each argument stands for the variable of that name, RANKPACT_TIMEOUT and so on, and goes before it.
+    timeout (seconds; 300 if it is not given) is that of joining and of every call without one of its own. path is
+    "auto", "table" or "tcp". Both are equal on all ranks. wait, interface and shm_dir are each rank's own affair. Each
+    argument stands for the variable of that name, RANKPACT_TIMEOUT and so on, and goes before it.
     """
     explicit = (rank, size, rendezvous)
     if any(value is not None for value in explicit) and None in explicit:

@@ -1,12 +1,21 @@
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, final, type_check_only
+from typing import Any, Literal, Protocol, Self, TypeAlias, final, type_check_only
 
 from typing_extensions import Buffer
 
-from rankpact._options import Operation, Path
+from rankpact._operation import Operation
+
+__all__ = ["Group", "Relay", "Started", "World", "__version__", "connect", "finalize"]
 
 __version__: str
+
+@type_check_only
+class _Array(Protocol):
+    """An array of numpy, which says only since Python 3.12 that it is a Buffer."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
 
 @type_check_only
 class _Tensor(Protocol):
@@ -15,8 +24,12 @@ class _Tensor(Protocol):
     def detach(self) -> Self: ...
     def numpy(self) -> Any: ...
 
+_Ints: TypeAlias = list[int] | list[bool] | tuple[int, ...]
+_Operations: TypeAlias = Operation | list[Operation] | tuple[Operation, ...]
+
 def connect(variables: dict[str, str]) -> World: ...
 def finalize() -> None: ...
+
 @final
 class World:
     @property
@@ -31,7 +44,7 @@ class World:
         ranks: Sequence[int] | None = None,
         *,
         timeout: float | None = None,
-        path: Path | None = None,
+        path: Literal["auto", "table", "tcp"] | None = None,
     ) -> Group: ...
     def relay(self, name: str, *, upstream: int | None = None, downstream: int | None = None) -> Relay: ...
     def abort(self, reason: str) -> None: ...
@@ -64,24 +77,24 @@ class Group:
     def ready(self) -> None: ...
     def all_reduce(
         self,
-        values: list[int] | tuple[int, ...],
-        op: Operation | list[Operation] | tuple[Operation, ...],
+        values: _Ints,
+        op: _Operations,
         *,
         label: str = "all_reduce",
         timeout: float | None = None,
     ) -> list[int]: ...
     def all_reduce_(
         self,
-        buffer: Buffer | _Tensor,
-        op: Operation | list[Operation] | tuple[Operation, ...],
+        buffer: Buffer | _Array | _Tensor,
+        op: _Operations,
         *,
         label: str = "all_reduce",
         timeout: float | None = None,
     ) -> None: ...
     def start_all_reduce(
         self,
-        values: list[int] | tuple[int, ...],
-        op: Operation | list[Operation] | tuple[Operation, ...],
+        values: _Ints,
+        op: _Operations,
         *,
         label: str = "all_reduce",
         timeout: float | None = None,
@@ -93,7 +106,7 @@ class Group:
         self, object: Any = None, *, root: int = 0, label: str = "broadcast_object", timeout: float | None = None
     ) -> Any: ...
     def all_gather(
-        self, values: list[int] | tuple[int, ...], *, label: str = "all_gather", timeout: float | None = None
+        self, values: _Ints, *, label: str = "all_gather", timeout: float | None = None
     ) -> list[list[int]]: ...
     def all_gather_bytes(
         self, data: Buffer, *, label: str = "all_gather_bytes", timeout: float | None = None
@@ -118,9 +131,7 @@ class Relay:
     @property
     def name(self) -> str: ...
     def ready(self) -> None: ...
-    def post(
-        self, values: list[int] | tuple[int, ...], *, label: str = "vector", timeout: float | None = None
-    ) -> None: ...
+    def post(self, values: _Ints, *, label: str = "vector", timeout: float | None = None) -> None: ...
     def next(self, *, label: str = "vector", timeout: float | None = None) -> list[int]: ...
     def settle(self) -> tuple[int, int]: ...
     def finish(self, *, label: str = "end", timeout: float | None = None) -> None: ...

@@ -15,6 +15,5 @@ def as_array(value: Any, refusal: BaseException) -> Any:
         raise ValueError(f"the buffer cannot be used: {refusal}") from refusal
     name = type(value).__name__
     raise TypeError(
-        f"a numpy array, an array.array, a memoryview or a torch tensor is needed, not {name}: "
-        "all_reduce() takes lists"
+        f"a numpy array, an array.array, a memoryview or a torch tensor is needed, not {name}: all_reduce() takes lists"
     ) from None

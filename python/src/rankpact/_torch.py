@@ -5,26 +5,26 @@ import secrets
 import shutil
 import socket
 import tempfile
-from typing import Any
+from typing import Any, Literal
 
 from rankpact._job import connect
 from rankpact._native import World
-from rankpact._options import Path, Wait
 
 
 def connect_from_torch(
     process_group: Any = None,
     *,
     timeout: float | None = None,
-    path: Path | None = None,
-    wait: Wait | None = None,
+    path: Literal["auto", "table", "tcp"] | None = None,
+    wait: Literal["auto", "spin", "yield", "park"] | None = None,
     interface: str | None = None,
     shm_dir: str | None = None,
 ) -> World:
-    """Joins a world whose ranks are those of a torch process group, or of the default one. All its ranks make this call.
+    """Joins a world whose ranks are those of a torch process group, or of the default one. All its ranks call this.
 
-    Nothing else is needed where all ranks share a host. Across hosts rank 0 listens under its host name, at RANKPACT_PORT or else
-    at a free port; the secret goes through the process group. The other arguments are those of connect().
+    Nothing else is needed where all ranks share a host. Across hosts rank 0 listens under its host name, at
+    RANKPACT_PORT or else at a free port; the secret goes through the process group. The other arguments are those of
+    connect().
     """
     import torch.distributed as dist
 

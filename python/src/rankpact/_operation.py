@@ -1,4 +1,4 @@
-"""The words that calls and settings take."""
+"""The operations of a reduction."""
 
 from enum import StrEnum
 from typing import Literal, TypeAlias
@@ -20,5 +20,3 @@ class Op(StrEnum):
 
 
 Operation: TypeAlias = Op | Literal["min", "max", "sum", "or", "and"]
-Path: TypeAlias = Literal["auto", "table", "tcp"]
-Wait: TypeAlias = Literal["auto", "spin", "yield", "park"]
