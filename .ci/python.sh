@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The first of these that is new enough, has its header-free build tools, and is not free-threaded.
+# The first of these that is new enough and has the interpreter lock.
 for python in python3 python3.11 python3.12 python3.13 /usr/bin/python3; do
     "$python" -c 'import sys, ensurepip; assert sys.version_info >= (3, 11) and "t" not in sys.abiflags' 2>/dev/null && break
     python=
@@ -16,7 +16,7 @@ for environment in "$build" "$use"; do
     [ -x "$environment/bin/pip" ] || "$python" -m venv "$environment"
 done
 "$build/bin/pip" install --quiet --disable-pip-version-check maturin abi3audit
-"$use/bin/pip" install --quiet --disable-pip-version-check mypy numpy pytest
+"$use/bin/pip" install --quiet --disable-pip-version-check mypy numpy pytest pytest-xdist
 
 rm -rf "$wheels"
 "$build/bin/maturin" build --locked --manifest-path python/Cargo.toml --out "$wheels"
@@ -31,5 +31,5 @@ cd python
 "$python" -m mypy --package rankpact
 "$python" -m mypy.stubtest --mypy-config-file pyproject.toml rankpact
 "$python" -m mypy examples bench
-CARGO_TARGET_DIR=$(cd .. && realpath "$target") "$python" -m pytest -q
+CARGO_TARGET_DIR=$(cd .. && realpath "$target") "$python" -m pytest -q -n 4
 "$python" bench/versus_torch.py --seconds 1

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,13 @@ def test_groups_that_are_dropped_give_everything_back() -> None:
         assert files <= 0 and threads <= 0
 
 
+def forked() -> int:
+    with warnings.catch_warnings():
+        # Newer interpreters warn of threads, and here there are some.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def forks() -> dict[str, Any]:
     """Rank 0 forks children that do all they can; the job goes on."""
     seen: dict[str, Any] = {}
@@ -121,7 +129,7 @@ def forks() -> dict[str, Any]:
         read, write = os.pipe()
 
         def child(body: Any) -> int:
-            pid = os.fork()
+            pid = forked()
             if pid:
                 return pid
             body()
@@ -152,7 +160,7 @@ def forks() -> dict[str, Any]:
         seen["kinds"] = os.read(read, 1000).decode().split()
 
         # Through the end of the interpreter, with all its handlers.
-        pid = os.fork()
+        pid = forked()
         if pid == 0:
             sys.exit(0)
         _, seen["exit"] = os.waitpid(pid, 0)
@@ -195,7 +203,7 @@ def forks_while_another_thread_waits() -> str:
         thread.start()
         time.sleep(0.2)
         read, write = os.pipe()
-        pid = os.fork()
+        pid = forked()
         if pid == 0:
             try:
                 group.barrier()

@@ -26,11 +26,11 @@ def joins_over_a_group(folder: str, apart: bool) -> tuple[int, int, list[int], s
 
         os.environ["HOSTNAME"] = "localhost"
         _torch._place = lambda: (rank,)
-    before = set(Path("/tmp").glob("rankpact-torch-*"))
+    os.environ["TMPDIR"] = folder
     with rankpact.connect_from_torch(timeout=20) as world:
         group = world.group("g")
         total = group.all_reduce([world.rank], "sum")
-        left = [str(path) for path in set(Path("/tmp").glob("rankpact-torch-*")) - before]
+        left = [str(path) for path in Path(folder).glob("rankpact-torch-*")]
         return world.rank, world.size, total, group.path, left if rank == "0" else []
 
 
