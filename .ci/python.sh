@@ -12,9 +12,10 @@ done
 
 target=${CARGO_TARGET_DIR:-target}
 build=$target/python/build use=$target/python/use wheels=$target/python/wheels
-for environment in "$build" "$use"; do
-    [ -x "$environment/bin/pip" ] || "$python" -m venv "$environment"
-done
+[ -x "$build/bin/pip" ] || "$python" -m venv "$build"
+# Where torch is installed the package is tried with it.
+torch=$("$python" -c 'import torch' 2>/dev/null && echo --system-site-packages || true)
+[ -x "$use/bin/pip" ] || "$python" -m venv $torch "$use"
 "$build/bin/pip" install --quiet --disable-pip-version-check maturin abi3audit
 "$use/bin/pip" install --quiet --disable-pip-version-check mypy numpy pytest pytest-xdist
 

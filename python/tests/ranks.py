@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HANGS = 60
 """Seconds after which ranks that hang tell where, and are ended."""
 
@@ -179,6 +181,24 @@ def torchrun(rank: int, size: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(os.getpid()),
     }
+
+
+def with_mounts(script: str) -> tuple[str, ...]:
+    """Words before a command that has what a script mounts for itself alone."""
+    return ("unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh")
+
+
+def _may_mount() -> bool:
+    try:
+        return subprocess.run([*with_mounts("mount -t tmpfs none /mnt"), "true"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+needs_mounts = pytest.mark.skipif(not _may_mount(), reason="needs the right to mount")
+
+TWO_HOSTS = with_mounts('if [ "$RANKPACT_RANK" = 2 ]; then mount -t tmpfs none /dev/shm; fi')
+"""As if rank 2 were on another host than ranks 0 and 1: they do not see its memory."""
 
 
 def say(line: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import rankpact
-from ranks import results
+from ranks import TWO_HOSTS, needs_mounts, results, started
 
 LEAST, MOST = -(2**63), 2**63 - 1
 FOLDS = {"min": min, "max": max, "sum": operator.add, "or": operator.or_, "and": operator.and_}
@@ -159,6 +159,24 @@ def send_messages() -> None:
 
 def test_messages_go_both_ways_between_two_ranks() -> None:
     results(send_messages, 3)
+
+
+def call_over_two_hosts() -> str | None:
+    with rankpact.connect() as world:
+        group, rank = world.group("g"), world.rank
+        assert group.all_reduce([rank, 5 - rank], "min") == [0, 3]
+        assert group.all_reduce([rank] * 100, ["max", "sum"] * 50) == [2, 3] * 50
+        assert group.start_all_reduce([rank], "max").finish() == [2]
+        assert group.broadcast_object(("plan", rank), root=2) == ("plan", 2)
+        assert group.all_gather([rank, rank]) == [[0, 0], [1, 1], [2, 2]]
+        group.barrier()
+        return group.path
+
+
+@needs_mounts
+def test_a_group_may_span_two_hosts() -> None:
+    with started(call_over_two_hosts, 3, wrapper=TWO_HOSTS) as ranks:
+        assert ranks.results() == ["hierarchical"] * 3
 
 
 def look_at_a_group() -> None:

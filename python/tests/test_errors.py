@@ -3,7 +3,6 @@
 import inspect
 import pickle
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import rankpact
 from rankpact import errors
-from ranks import hold, results, say, started, torchrun
+from ranks import hold, needs_mounts, results, say, started, torchrun, with_mounts
 
 
 def caught(call: Any) -> rankpact.Error:
@@ -233,17 +232,9 @@ def finds_no_room() -> rankpact.Error:
         return caught(world.group("g", path="table").ready)
 
 
-UNSHARE = ("unshare", "--mount", "sh", "-c")
-
-
-def may_unshare() -> bool:
-    return subprocess.run([*UNSHARE, "mount -t tmpfs none /mnt"], capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not may_unshare(), reason="needs the right to mount")
+@needs_mounts
 def test_a_full_folder_is_told_with_the_bytes_it_lacks() -> None:
-    wrapper = (*UNSHARE, 'mount -t tmpfs -o size=4k none /mnt && exec "$@"', "sh")
-    with started(finds_no_room, wrapper=wrapper) as ranks:
+    with started(finds_no_room, wrapper=with_mounts("mount -t tmpfs -o size=4k none /mnt")) as ranks:
         for error in ranks.results():
             assert type(error) is rankpact.NoSpace
             assert error.path.startswith("/mnt/") and error.needed > error.free

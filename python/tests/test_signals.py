@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import rankpact
-from ranks import hold, say, started
+from ranks import TWO_HOSTS, hold, needs_mounts, say, started
 
 SOON = 5.0
 """Long before any deadline, however busy the machine is; what is promised is 0.2 s."""
@@ -83,6 +83,39 @@ def test_ctrl_c_ends_a_wait_soon_and_all_are_told(wait: str) -> None:
             assert told.startswith("Aborted: ") and told.endswith("rank 0 aborted: KeyboardInterrupt"), told
         raised, when = ranks.result(0)
         assert raised == "KeyboardInterrupt: " and when - at < SOON
+
+
+def is_interrupted_on_one_host() -> tuple[str, float]:
+    """Rank 2, alone on its host, does not come. Rank 0, which leads the other host, is interrupted."""
+    with rankpact.connect() as world:
+        group = world.group("g")
+        group.barrier()
+        say("waits")
+        if world.rank == 2:
+            hold()
+        try:
+            group.all_reduce([1], "min")
+        except KeyboardInterrupt:
+            return "KeyboardInterrupt", time.monotonic()
+        except rankpact.Aborted as error:
+            return error.reason, time.monotonic()
+    return "nothing", 0.0
+
+
+@needs_mounts
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ctrl_c_ends_a_wait_for_another_host(rank: int) -> None:
+    with started(is_interrupted_on_one_host, 3, wrapper=TWO_HOSTS) as ranks:
+        for each in range(3):
+            ranks.heard(each)
+        time.sleep(0.3)
+        at = time.monotonic()
+        ranks.signal(rank, signal.SIGINT)
+        time.sleep(0.5)
+        ranks.let_go(2)
+        told = [reason for reason, _ in ranks.results()]
+        assert told == ["KeyboardInterrupt"] * 3
+        assert ranks.result(rank)[1] - at < SOON
 
 
 def has_a_handler() -> tuple[list[float], list[int]]:
