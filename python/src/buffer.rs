@@ -3,7 +3,9 @@
 use crate::argument::Values;
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyMemoryView;
 
 /// A writable, contiguous buffer. While this lives, its owner cannot resize it.
@@ -16,11 +18,7 @@ pub(crate) enum Elements {
 
 impl Elements {
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let buffer = PyUntypedBuffer::get(object).or_else(|error| {
-            let tensors = object.py().import("rankpact._tensor")?;
-            let array = tensors.getattr("as_array")?.call1((object, error))?;
-            PyUntypedBuffer::get(&array)
-        })?;
+        let buffer = shared(object)?;
         if buffer.readonly() {
             return Err(PyValueError::new_err("the buffer is read-only"));
         }
@@ -71,6 +69,30 @@ impl Elements {
             Self::Bool(buffer) => narrow(py, buffer, values, flag),
         }
     }
+}
+
+/// The class of torch's tensors, once one has been seen.
+static TENSOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// The memory of `object`. Tensors have no buffer, but share theirs with an array.
+fn shared(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let py = object.py();
+    let is_tensor = TENSOR
+        .get(py)
+        .is_some_and(|class| object.get_type().is(class));
+    if !is_tensor {
+        let refusal = match PyUntypedBuffer::get(object) {
+            Ok(buffer) => return Ok(buffer),
+            Err(refusal) => refusal,
+        };
+        let tensors = py.import("rankpact._tensor")?;
+        let class = tensors.getattr("class_of")?.call1((object, refusal))?;
+        // The first one is as good as any later: this only saves the detour.
+        TENSOR.get_or_init(py, || class.unbind());
+    }
+    let array = object.call_method0(intern!(py, "numpy"));
+    let in_words = |refusal: PyErr| PyTypeError::new_err(refusal.value(py).to_string());
+    PyUntypedBuffer::get(&array.map_err(in_words)?)
 }
 
 fn widened<T: Element + Into<i64>>(py: Python<'_>, buffer: &PyBuffer<T>) -> PyResult<Values> {

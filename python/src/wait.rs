@@ -74,8 +74,10 @@ pub(crate) fn without_lock<T: Send>(
 
 /// What a call has brought, or what is to be raised.
 pub(crate) fn settle<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
-    NEXT.set(None);
-    if let Some((raised, _)) = RAISED.take() {
+    // Only who has looked for signals has found one.
+    if NEXT.take().is_some()
+        && let Some((raised, _)) = RAISED.take()
+    {
         return Err(raised);
     }
     result.map_err(|error| raise(py, &error))

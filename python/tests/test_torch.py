@@ -53,6 +53,9 @@ def joins_over_torch(folder: str) -> tuple[list[int], list[int], list[int], list
         group.all_reduce_(tensor, "max")
         flags = torch.tensor([rank == 1, False])
         group.all_reduce_(flags, "or")
+        for refused in (torch.zeros(3), torch.zeros(3, requires_grad=True), torch.zeros(8, dtype=torch.int64)[::2]):
+            with pytest.raises((TypeError, ValueError)):
+                group.all_reduce_(refused, "max")
         everybody = group.all_reduce([rank], "sum")
     if rank == 0:
         among_pair = [2]

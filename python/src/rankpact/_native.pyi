@@ -21,7 +21,6 @@ class _Array(Protocol):
 class _Tensor(Protocol):
     """A tensor of torch."""
 
-    def detach(self) -> Self: ...
     def numpy(self) -> Any: ...
 
 _Ints: TypeAlias = list[int] | list[bool] | tuple[int, ...]
