@@ -1,7 +1,7 @@
 //! `rankpact._native`: worlds, groups and relays as Python sees them. What users import is the package `rankpact`.
 //!
 //! Every call that may wait gives the interpreter lock back; one round of co-located ranks keeps it for a spin of a few
-//! microseconds first. Waits look after signals, see [`wait`].
+//! microseconds first. Waits look after signals, as `wait.rs` tells.
 
 #![deny(unsafe_code)]
 
