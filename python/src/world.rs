@@ -5,7 +5,7 @@ use crate::error::raise;
 use crate::group::Group;
 use crate::member::{Close, Member};
 use crate::relay::Relay;
-use crate::wait::{INTERRUPT, attached, in_words, settle, without_lock};
+use crate::wait::{INTERRUPT, attached, in_words, without_lock};
 use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -76,14 +76,18 @@ impl World {
         } else {
             ErrorKind::Forked
         };
-        Err(Error {
+        Err(self.error(operation, kind))
+    }
+
+    fn error(&self, operation: &str, kind: ErrorKind) -> Error {
+        Error {
             group: "world".to_owned(),
             round: 0,
             operation: operation.to_owned(),
             label: String::new(),
             rank: self.rank,
             kind: Box::new(kind),
-        })
+        }
     }
 
     /// Shares a member with its object.
@@ -222,24 +226,11 @@ impl World {
     ///
     /// Raises UsageError if a call is under way, say in another thread; what it uses stays open.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let busy = py.detach(|| self.leave(Duration::ZERO));
-        let result = if busy {
-            let what = "a call is under way: end it first, or abort the world".to_owned();
-            let closed = self.open("close").map(drop);
-            closed.and_then(|()| {
-                Err(Error {
-                    group: "world".to_owned(),
-                    round: 0,
-                    operation: "close".to_owned(),
-                    label: String::new(),
-                    rank: self.rank,
-                    kind: Box::new(ErrorKind::Usage(what)),
-                })
-            })
-        } else {
-            Ok(())
-        };
-        settle(py, result)
+        if !py.detach(|| self.leave(Duration::ZERO)) {
+            return Ok(());
+        }
+        let what = "a call is under way: end it first, or abort the world".to_owned();
+        Err(raise(py, &self.error("close", ErrorKind::Usage(what))))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
