@@ -16,4 +16,6 @@ dpkg --status libopenmpi-dev libclang-dev >/dev/null 2>&1 ||
 # What ours is measured against; a bench leaves out what is missing.
 dpkg --status g++ libgloo-dev libmpich-dev mpich >/dev/null 2>&1 ||
     { apt-get update && apt-get install --yes --no-install-recommends g++ libgloo-dev libmpich-dev mpich; }
+# Environments of their own for the Python package.
+python3 -c 'import ensurepip' 2>/dev/null || { apt-get update && apt-get install --yes --no-install-recommends python3-venv; }
 cargo fetch --locked

@@ -188,10 +188,15 @@ pub(crate) fn attach(job: &Arc<Job>, members: &Members<'_>) -> Result<(Path, Str
     mesh.climb(ladder);
     let table = |segment: Segment, seat: usize, notice: Notice| {
         let (storage, locks) = segment.into_parts();
-        options
+        let table = options
             .seat(storage, seat, ladder)
             .with_liveness(Box::new(locks))
-            .with_notice(notice)
+            .with_notice(notice);
+        if job.place.options.interrupt.is_none() {
+            return table;
+        }
+        let job = Arc::clone(job);
+        table.with_slice(Box::new(move || job.slice()))
     };
     let ring = ring.map(|segment| {
         let (storage, locks) = segment.into_parts();

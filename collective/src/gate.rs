@@ -17,11 +17,15 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use crate::codec::{Fields, Put};
 use crate::envelope::{Filled, Inbox, seal};
 use crate::ip::Ip;
+use crate::options::Interrupt;
 use crate::socket::{Stream, patience, tune};
 use crate::token::{Nonce, Proof, Side, Token, nonce};
 
 /// How long a handshake may take on either side.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// The longest sleep of a visitor.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// Connections that have not proved anything yet; the oldest make room, for ours need two round trips only.
 const GUESTS: usize = 128;
@@ -474,10 +478,11 @@ impl Visitor {
     /// like a death, so that the last answer is waited for a little longer.
     ///
     /// # Errors
-    /// Refused, or `Ok(Err(..))` when `deadline` passed.
+    /// Refused, or `Ok(Err(..))` when `deadline` passed or the program does not go on.
     pub(crate) fn enter(
         mut self,
         deadline: Instant,
+        interrupt: Option<Interrupt>,
     ) -> Result<Result<(Stream, Inbox), Unanswered>, Refused> {
         loop {
             if let Some(entered) = self.advance()? {
@@ -489,10 +494,10 @@ impl Visitor {
             } else {
                 deadline
             };
-            if now >= deadline {
+            if now >= deadline || Interrupt::reason(interrupt).is_some() {
                 return Ok(Err(self.last));
             }
-            let timeout = patience(now, self.wakes().min(deadline), HANDSHAKE);
+            let timeout = patience(now, self.wakes().min(deadline), SLICE);
             // An interrupted poll is an early wake-up, nothing more.
             let _ = poll(self.socket().as_mut_slice(), timeout);
         }
@@ -636,7 +641,7 @@ mod tests {
         within_a_minute(|| {
             let (mut gate, address) = open("x");
             let visitor = Visitor::new(address, &Token::from_text("x"), CLAIM);
-            let visit = thread::spawn(move || visitor.enter(soon()));
+            let visit = thread::spawn(move || visitor.enter(soon(), None));
             let admitted = first(&mut gate);
             let (stream, _) = visit.join().unwrap().unwrap().unwrap();
             assert_eq!(admitted.rank, 1);
@@ -652,7 +657,7 @@ mod tests {
         within_a_minute(|| {
             let (mut gate, address) = open("x");
             let visitor = Visitor::new(address, &Token::from_text("y"), CLAIM);
-            let visit = thread::spawn(move || visitor.enter(soon()));
+            let visit = thread::spawn(move || visitor.enter(soon(), None));
             while !visit.is_finished() {
                 assert!(gate.serve(|_| Ok(())).is_empty());
                 thread::yield_now();
@@ -667,7 +672,7 @@ mod tests {
             let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
             let address = listener.local_addr().unwrap();
             let visitor = Visitor::new(address, &Token::from_text("x"), CLAIM);
-            let visit = thread::spawn(move || visitor.enter(soon()));
+            let visit = thread::spawn(move || visitor.enter(soon(), None));
             let (mut stream, _) = listener.accept().unwrap();
             let mut inbox = Inbox::new(MESSAGE);
             assert!(matches!(
@@ -701,7 +706,7 @@ mod tests {
                 ..CLAIM
             };
             let visitor = Visitor::new(address, &Token::from_text("x"), claim);
-            let visit = thread::spawn(move || visitor.enter(soon()));
+            let visit = thread::spawn(move || visitor.enter(soon(), None));
             while !visit.is_finished() {
                 assert!(gate.serve(|_| Ok(())).is_empty());
                 thread::yield_now();
@@ -718,7 +723,7 @@ mod tests {
             drop(listener);
             let visitor = Visitor::new(address, &Token::from_text("x"), CLAIM);
             let why = visitor
-                .enter(Instant::now() + Duration::from_millis(100))
+                .enter(Instant::now() + Duration::from_millis(100), None)
                 .unwrap()
                 .unwrap_err();
             assert!(why.why.contains("refused"), "{why:?}");

@@ -11,7 +11,7 @@ use crate::pairs::Pairs;
 use crate::path::table::TablePath;
 use crate::path::tcp::{Abortion, TcpPath};
 use crate::path::{self, Path, Round};
-use rankpact_shm::{MAX_SLOTS, Ring, RingGeometry, RingStorage, Storage, Timing};
+use rankpact_shm::{MAX_SLOTS, Ring, RingGeometry, RingStorage, Storage, Timing, Unlock};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -277,6 +277,31 @@ impl Group {
         self.run(operation(ops), call.into(), |path, round| {
             check(ops, values.len())?;
             path.all_reduce(ops, values, round)
+        })
+    }
+
+    /// As [`Group::all_reduce`], for a caller that holds a lock which other threads of its process need, such as an
+    /// interpreter's: it is kept for a spin of a few microseconds, in which most rounds of co-located ranks are over, and what
+    /// takes longer is run by `lock`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::all_reduce`].
+    #[inline]
+    pub fn all_reduce_unlocking<'a>(
+        &mut self,
+        ops: impl Into<Ops<'a>>,
+        values: &mut [i64],
+        call: impl Into<Call<'a>>,
+        lock: impl Unlock,
+    ) -> Result<(), Error> {
+        let (ops, call) = (ops.into(), call.into());
+        if !matches!(self.state, State::Open(_)) {
+            return lock.run(|| self.all_reduce(ops, values, call));
+        }
+        self.run(operation(ops), call, |path, round| {
+            check(ops, values.len())?;
+            path.all_reduce_unlocking(ops, values, round, lock)
         })
     }
 

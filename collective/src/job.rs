@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Silent};
 use crate::ip::Ip;
-use crate::options::{Crowd, Options};
+use crate::options::{Crowd, Interrupt, Options};
 use crate::path::fabric::Fabric;
 use crate::rendezvous::{Ended, Link, LinkError, Server};
 use crate::token::Token;
@@ -94,6 +94,12 @@ impl Job {
             .link
             .gather(&format!("{group}/{step}"), members, payload, deadline)
             .map_err(|error| {
+                // Interrupted while it waited; its groups shall hear it too.
+                if let LinkError::Aborted { rank, reason } = &error
+                    && *rank == self.place.rank
+                {
+                    self.abort(reason);
+                }
                 // Who left may have left because somebody died.
                 let cause = matches!(error, LinkError::Left { .. })
                     .then(|| self.lost(members))
@@ -163,8 +169,16 @@ impl Job {
         })
     }
 
-    /// Who aborted the job, and why, if somebody has.
+    /// Asks the program whether this rank goes on, and ends the job if not: to be called in each slice of a wait.
+    pub(crate) fn slice(&self) {
+        if let Some(reason) = Interrupt::reason(self.place.options.interrupt) {
+            self.abort(&reason);
+        }
+    }
+
+    /// Who aborted the job, and why, if somebody has. Every wait that no table ends asks this in each slice.
     pub(crate) fn aborted(&self) -> Option<ErrorKind> {
+        self.slice();
         match self.place.link.ended() {
             Some(Ended::Aborted { rank, reason }) => Some(ErrorKind::Aborted { rank, reason }),
             _ => None,

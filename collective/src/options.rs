@@ -105,6 +105,29 @@ impl FromStr for Waiting {
     }
 }
 
+/// A question to the program that every wait asks, about every 50 ms and in the thread that waits: why this rank should go
+/// on no longer. A reason ends the job as [`World::abort`](crate::World::abort) does, and so the wait.
+///
+/// For programs whose signals are only looked after between two steps, such as interpreters. It may block for a moment. A
+/// reason that was given once must be given again until the call has returned.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupt(pub fn() -> Option<String>);
+
+impl Interrupt {
+    /// The reason, if there is something to ask and one is given.
+    pub(crate) fn reason(this: Option<Self>) -> Option<String> {
+        this.and_then(|Self(ask)| ask())
+    }
+}
+
+impl PartialEq for Interrupt {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+impl Eq for Interrupt {}
+
 /// How many ranks of the job wait on which CPUs: those of this host, and what they may use together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crowd {
@@ -177,6 +200,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// Whether rounds measure skew and transport ([`crate::Group::timing`]).
     pub timing: bool,
+    /// What waits ask the program; nothing if nobody is to be asked.
+    pub interrupt: Option<Interrupt>,
 }
 
 impl Default for Options {
@@ -192,6 +217,7 @@ impl Default for Options {
             slice: None,
             folder: PathBuf::from("/dev/shm"),
             timing: false,
+            interrupt: None,
         }
     }
 }

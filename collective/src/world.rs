@@ -76,8 +76,9 @@ impl World {
         let all = meeting
             .link
             .gather("world", &everybody, &job::encode(&hello), deadline)
-            .inspect_err(|_| {
-                if meeting.server.is_some() {
+            .inspect_err(|error| {
+                let by_itself = matches!(error, LinkError::Aborted { rank: by, .. } if *by == rank);
+                if meeting.server.is_some() && !by_itself {
                     // The others shall hear it too, also those who are a moment late.
                     thread::sleep(LATECOMERS);
                 }

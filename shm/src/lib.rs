@@ -71,4 +71,8 @@ pub use segment::{Contents, Segment, SegmentError};
 pub use storage::Storage;
 #[cfg(loom)]
 pub use sync::model::mortal;
-pub use table::{Notice, Open, Reduced, RoundError, Started, Table, Timing, Trouble, monotonic_ns};
+#[cfg(not(loom))]
+pub use table::Unlock;
+pub use table::{
+    Notice, Open, Reduced, RoundError, Slice, Started, Table, Timing, Trouble, monotonic_ns,
+};

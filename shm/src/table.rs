@@ -3,9 +3,13 @@
 mod flight;
 mod open;
 mod radix;
+#[cfg(not(loom))]
+mod unlock;
 
 pub use flight::{Reduced, Started};
 pub use open::{Open, Trouble};
+#[cfg(not(loom))]
+pub use unlock::Unlock;
 
 use crate::call::{Announcement, Form, Kind, Reduction, Stamp, Width};
 use crate::label::{self, Interned, LabelError};
@@ -89,6 +93,9 @@ impl From<LabelError> for RoundError {
 /// What a rank was doing, told when a peer has been silent for long. Not an error: compilation takes minutes.
 pub type Notice = Box<dyn Fn(&Missing, Duration) + Send>;
 
+/// Called in each slice of a wait, by the thread that waits.
+pub type Slice = Box<dyn Fn() + Send>;
+
 /// A peer that is alive and silent for so long is worth a notice, once for each wait.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -129,6 +136,7 @@ pub struct Table {
     radix: usize,
     peers: Option<Box<dyn Liveness>>,
     notice: Option<Notice>,
+    slice: Option<Slice>,
     failure: Option<Failure>,
     closed: bool,
     timing: Option<Timing>,
@@ -166,6 +174,7 @@ impl Table {
             radix,
             peers: None,
             notice: None,
+            slice: None,
             failure: None,
             closed: false,
             timing: None,
@@ -183,6 +192,13 @@ impl Table {
     #[must_use]
     pub fn with_notice(mut self, notice: Notice) -> Self {
         self.notice = Some(notice);
+        self
+    }
+
+    /// Calls `slice` in each slice of a wait: what it aborts ends the wait.
+    #[must_use]
+    pub fn with_slice(mut self, slice: Slice) -> Self {
+        self.slice = Some(slice);
         self
     }
 
@@ -385,7 +401,6 @@ impl Table {
     /// by row.
     #[inline(always)]
     fn gather(&self, posted: Posted, totals: &mut [i64], timeout: Duration) -> Result<(), Failure> {
-        let control = self.seat.storage.control();
         let missing = if self.radix == 0 {
             self.hurry(posted, totals)
         } else if self.two_hops(posted, totals, timeout) {
@@ -393,6 +408,19 @@ impl Table {
         } else {
             self.others()
         };
+        self.gather_rest(posted, missing, totals, timeout)
+    }
+
+    /// Folds the rows that are `missing`, and comes to the outcome.
+    #[inline(always)]
+    fn gather_rest(
+        &self,
+        posted: Posted,
+        missing: u64,
+        totals: &mut [i64],
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let control = self.seat.storage.control();
         if missing != 0 {
             self.wait_for_rows(posted, missing, totals, timeout)?;
         }
@@ -409,10 +437,7 @@ impl Table {
         timeout: Duration,
     ) -> Result<Result<(), Overflow>, Failure> {
         self.gather(posted, totals, timeout)?;
-        if posted.kind.folds_row_by_row() {
-            return Ok(Ok(()));
-        }
-        Ok(self.total_up(posted.round, reduction, totals))
+        Ok(self.total_up(posted, reduction, totals))
     }
 
     /// Folds in the rows that come within the first polls, as long as they are all of this call. Who is missing then.
@@ -475,11 +500,14 @@ impl Table {
     /// Folds what could not be folded row by row.
     fn total_up(
         &self,
-        round: u64,
+        posted: Posted,
         reduction: Reduction<'_>,
         totals: &mut [i64],
     ) -> Result<(), Overflow> {
-        let rows = self.seat.storage.rows(round);
+        if posted.kind.folds_row_by_row() {
+            return Ok(());
+        }
+        let rows = self.seat.storage.rows(posted.round);
         let read = |row: &Row, slots: &mut [i64]| row.read(row.stamp().form(), slots);
         let mut wide = [0; MAX_SLOTS];
         read(&rows[0], totals);
@@ -593,6 +621,9 @@ impl Table {
 
     /// Whether `round` can still complete, as far as its outcome word and every peer that has not `arrived` tell.
     fn look_after(&self, round: u64, arrived: &dyn Fn(usize) -> bool) -> Result<(), Failure> {
+        if let Some(slice) = &self.slice {
+            slice();
+        }
         match self.ended(round) {
             Some(failure) => Err(failure),
             None => self.inspect(round, self.others(), arrived),
@@ -768,6 +799,9 @@ impl Table {
         }) {
             Step::Again => {}
             Step::Slice { waited } => {
+                if let Some(slice) = &self.slice {
+                    slice();
+                }
                 self.inspect(round, pending, arrived)?;
                 if waited >= SILENCE && !std::mem::replace(&mut patience.told, true) {
                     self.tell_silence(round, pending, waited);

@@ -6,6 +6,7 @@ use crate::ip::{Interfaces, Ip};
 use crate::job::link_error;
 use crate::join::note::{Note, Place};
 use crate::join::{Join, Rendezvous};
+use crate::options::Interrupt;
 use crate::rendezvous::{Link, LinkError, Server};
 use crate::token::Token;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long one attempt to reach an address may take before it is looked up again, and the next one tried.
 const ATTEMPT: Duration = Duration::from_millis(500);
+/// How often the program is asked meanwhile whether to go on.
+const SLICE: Duration = Duration::from_millis(50);
 /// How long an earlier job may hold the place of this one.
 const INSIST: Duration = Duration::from_secs(2);
 
@@ -49,6 +52,7 @@ struct Guest {
     size: usize,
     started: Instant,
     deadline: Instant,
+    interrupt: Option<Interrupt>,
 }
 
 impl Meeting {
@@ -62,6 +66,7 @@ impl Meeting {
             size: join.size,
             started: Instant::now(),
             deadline,
+            interrupt: join.options.interrupt,
         };
         let chosen = |other| {
             let choose = |text: &String| choose(text, other);
@@ -161,7 +166,7 @@ impl Guest {
             if Instant::now() >= self.deadline {
                 break;
             }
-            thread::sleep(LOOK_AGAIN);
+            self.pause(LOOK_AGAIN)?;
         }
         let missing = LinkError::Missing { ranks: vec![0] };
         Err(self.unreached(refusal.map_or(missing, |(_, refusal)| refusal)))
@@ -182,9 +187,23 @@ impl Guest {
                     place.file().display()
                 )));
             }
-            thread::sleep(LOOK_AGAIN);
+            self.pause(LOOK_AGAIN)?;
         }
         Ok(())
+    }
+
+    /// Before another look.
+    fn pause(&self, pause: Duration) -> Result<(), ErrorKind> {
+        self.go_on()?;
+        thread::sleep(pause);
+        Ok(())
+    }
+
+    /// Whether the program wants this rank to go on.
+    fn go_on(&self) -> Result<(), ErrorKind> {
+        let rank = self.rank;
+        Interrupt::reason(self.interrupt)
+            .map_or(Ok(()), |reason| Err(ErrorKind::Aborted { rank, reason }))
     }
 
     fn meet_at(
@@ -237,14 +256,14 @@ impl Guest {
             if let (Some(error), true) = (trouble, Instant::now() >= self.deadline) {
                 return Err(self.unreached(error));
             }
-            thread::sleep(LOOK_AGAIN);
+            self.pause(LOOK_AGAIN)?;
         }
     }
 
     /// All addresses of `name`, at least one.
     fn resolve(&self, name: &Name) -> Result<Vec<SocketAddr>, ErrorKind> {
         loop {
-            let trouble = match name.resolve(self.deadline) {
+            let trouble = match name.resolve(self.deadline, self.interrupt) {
                 Ok(found) if !found.is_empty() => return Ok(found),
                 Ok(_) => "no such host".to_owned(),
                 Err(error) => error.to_string(),
@@ -256,7 +275,7 @@ impl Guest {
                     name.host
                 )));
             }
-            thread::sleep(20 * LOOK_AGAIN);
+            self.pause(20 * LOOK_AGAIN)?;
         }
     }
 
@@ -296,7 +315,8 @@ impl Guest {
         token: &Token,
         until: Instant,
     ) -> Result<Link, LinkError> {
-        Link::connect(address, token, self.rank, self.size, until)
+        let Self { rank, size, .. } = *self;
+        Link::connect(address, token, rank, size, until, self.interrupt)
     }
 
     fn attempt(&self) -> Instant {
@@ -356,7 +376,11 @@ impl Name {
         address.parse::<IpAddr>().is_ok()
     }
 
-    fn resolve(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    fn resolve(
+        &self,
+        deadline: Instant,
+        interrupt: Option<Interrupt>,
+    ) -> io::Result<Vec<SocketAddr>> {
         let asked = (self.host.clone(), self.port);
         let look = move || {
             let (host, port) = asked;
@@ -370,9 +394,15 @@ impl Name {
         thread::Builder::new()
             .name("rankpact-name".to_owned())
             .spawn(move || tell.send(look()))?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        told.recv_timeout(left)
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match told.recv_timeout(left.min(SLICE)) {
+                Ok(found) => return found,
+                Err(mpsc::RecvTimeoutError::Timeout)
+                    if left > SLICE && Interrupt::reason(interrupt).is_none() => {}
+                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
     }
 
     /// Where rank 0 is to listen, in the order in which to try. A name of this host that stands for loopback, or for none of

@@ -100,7 +100,7 @@ fn beside_a_socket() -> (Mesh, Stream) {
         size: 2,
     };
     let visitor = Visitor::new(addresses[0], &token(), claim);
-    let visit = thread::spawn(move || visitor.enter(soon()));
+    let visit = thread::spawn(move || visitor.enter(soon(), None));
     let mesh = Mesh::connect(listener, &addresses, 0, &token(), soon(), &|| true).unwrap();
     let (stream, _) = visit.join().unwrap().unwrap().unwrap();
     stream.set_nonblocking(false).unwrap();

@@ -16,7 +16,7 @@ pub(crate) mod tcp;
 use crate::error::ErrorKind;
 use crate::op::Ops;
 use hosts::HostsPath;
-use rankpact_shm::Timing;
+use rankpact_shm::{Timing, Unlock};
 use std::sync::Arc;
 use std::time::Duration;
 use table::TablePath;
@@ -81,6 +81,21 @@ impl Path {
                 *round += 1;
                 Ok(())
             }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn all_reduce_unlocking(
+        &mut self,
+        ops: Ops<'_>,
+        values: &mut [i64],
+        round: &Round<'_>,
+        lock: impl Unlock,
+    ) -> Result<(), ErrorKind> {
+        match self {
+            Self::Table(path) => path.all_reduce_unlocking(ops, values, round, lock),
+            Self::Alone { .. } => self.all_reduce(ops, values, round),
+            Self::Tcp(_) | Self::Hosts(_) => lock.run(|| self.all_reduce(ops, values, round)),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::mesh::{ExchangeError, Mesh, MeshError};
 use crate::op::Ops;
 use rankpact_shm::{
     Aborter, Announcement, CallView, Cause, Failure, Kind, MAX_SLOTS, Missing, Open, Reduction,
-    Ring, RoundError, Started, Table, Timing, Trouble,
+    Ring, RoundError, Started, Table, Timing, Trouble, Unlock,
 };
 use std::time::{Duration, Instant};
 
@@ -93,6 +93,25 @@ impl TablePath {
         with_kinds(ops, |reduction| {
             self.table
                 .all_reduce(reduction, round.label, values, round.timeout)
+        })
+        .map_err(|error| kind_of(error, round.ranks))
+    }
+
+    #[inline]
+    pub(crate) fn all_reduce_unlocking(
+        &mut self,
+        ops: Ops<'_>,
+        values: &mut [i64],
+        round: &Round<'_>,
+        lock: impl Unlock,
+    ) -> Result<(), ErrorKind> {
+        if values.len() > MAX_SLOTS {
+            return lock.run(|| self.all_reduce(ops, values, round));
+        }
+        self.wide = false;
+        with_kinds(ops, |reduction| {
+            self.table
+                .all_reduce_unlocking(reduction, round.label, values, round.timeout, lock)
         })
         .map_err(|error| kind_of(error, round.ranks))
     }

@@ -14,11 +14,15 @@ use super::{BODY, Ended, LinkError};
 use crate::envelope::{Filled, HEAD, Inbox};
 use crate::gate::{Claim, Purpose, Visitor};
 use crate::ip::Ip;
+use crate::options::Interrupt;
 use crate::socket::Stream;
 use crate::token::Token;
 
 /// How much longer than a deadline a link waits for the server's list of the missing.
 const GRACE: Duration = Duration::from_millis(400);
+
+/// How often a gather that waits asks the program whether to go on.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// How long a write may take; the server always reads, so a longer one means that its host is gone.
 const WRITE: Duration = Duration::from_secs(5);
@@ -41,6 +45,8 @@ pub(crate) struct Link {
     there: Ip,
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
+    /// What a gather asks while it waits.
+    interrupt: Option<Interrupt>,
     /// In a forked child there is no reader, and the connection is the parent's.
     owner: Process,
     /// Disconnects when the reader has ended.
@@ -70,7 +76,8 @@ struct Pending {
 }
 
 impl Link {
-    /// Joins the rendezvous at `address` as `rank` of `size`; tries again until `deadline` if nobody answers there.
+    /// Joins the rendezvous at `address` as `rank` of `size`; tries again until `deadline` if nobody answers there. Waits
+    /// ask `interrupt` whether to go on: a reason not to ends this call, and later the job.
     ///
     /// # Errors
     /// [`LinkError::Unreachable`] at the deadline, [`LinkError::Refused`] at once.
@@ -80,6 +87,7 @@ impl Link {
         rank: usize,
         size: usize,
         deadline: Instant,
+        interrupt: Option<Interrupt>,
     ) -> Result<Self, LinkError> {
         let visitor = Visitor::new(
             address,
@@ -91,7 +99,7 @@ impl Link {
             },
         );
         let entered = visitor
-            .enter(deadline)
+            .enter(deadline, interrupt)
             .map_err(|refused| LinkError::Refused { reason: refused.0 })?;
         let (stream, inbox) = entered.map_err(|unanswered| LinkError::Unreachable {
             address,
@@ -123,6 +131,7 @@ impl Link {
             there,
             shared,
             reader: Some(reader),
+            interrupt,
             owner: Process::current(),
             ended: Mutex::new(ended),
         })
@@ -171,7 +180,7 @@ impl Link {
         };
         let sent = self.shared.send(&request);
         let outcome = match sent {
-            Ok(()) => answer.recv_timeout(left.saturating_add(GRACE)).ok(),
+            Ok(()) => self.answered(&answer, left.saturating_add(GRACE)),
             // What ended the connection may have come with it, and says more.
             Err(LinkError::Io(_)) => answer.recv_timeout(GRACE).ok(),
             Err(error) => Some(Err(error)),
@@ -182,6 +191,21 @@ impl Link {
             state.usable()?;
             Err(LinkError::Missing { ranks: vec![0] })
         })
+    }
+
+    fn answered(&self, answer: &mpsc::Receiver<Gathered>, patience: Duration) -> Option<Gathered> {
+        let started = Instant::now();
+        loop {
+            let left = patience.saturating_sub(started.elapsed());
+            match answer.recv_timeout(left.min(SLICE)) {
+                Ok(gathered) => return Some(gathered),
+                Err(mpsc::RecvTimeoutError::Timeout) if left > SLICE => {}
+                Err(_) => return None,
+            }
+            if let Some(reason) = Interrupt::reason(self.interrupt) {
+                self.abort(&reason);
+            }
+        }
     }
 
     /// Ends the job for everybody: all other ranks are told at once, and every gather fails.

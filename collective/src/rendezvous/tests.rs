@@ -29,7 +29,7 @@ fn serve(size: usize) -> (Server, SocketAddr) {
 }
 
 fn link(address: SocketAddr, rank: usize, size: usize) -> Link {
-    Link::connect(address, &token(), rank, size, soon()).unwrap()
+    Link::connect(address, &token(), rank, size, soon(), None).unwrap()
 }
 
 /// A server and the links of all ranks.
@@ -417,7 +417,7 @@ fn a_rank_number_is_given_once() {
     within_a_minute(|| {
         let (_server, address) = serve(2);
         let mut first = link(address, 1, 2);
-        let refused = |what: &str| match Link::connect(address, &token(), 1, 2, soon()) {
+        let refused = |what: &str| match Link::connect(address, &token(), 1, 2, soon(), None) {
             Err(LinkError::Refused { reason }) => assert!(reason.contains(what), "{reason}"),
             other => panic!("{other:?}"),
         };
@@ -433,7 +433,7 @@ fn a_wrong_token_and_a_rank_beyond_the_world_are_refused_with_the_reason() {
     within_a_minute(|| {
         let (_server, address) = serve(2);
         for (text, rank, size, what) in [("other", 0, 2, "token"), ("the job", 2, 2, "no rank 2")] {
-            match Link::connect(address, &Token::from_text(text), rank, size, soon()) {
+            match Link::connect(address, &Token::from_text(text), rank, size, soon(), None) {
                 Err(LinkError::Refused { reason }) => assert!(reason.contains(what), "{reason}"),
                 other => panic!("{other:?}"),
             }
@@ -468,7 +468,7 @@ fn a_link_waits_for_a_server_that_comes_late() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let joining = thread::spawn(move || Link::connect(address, &token(), 0, 1, soon()));
+        let joining = thread::spawn(move || Link::connect(address, &token(), 0, 1, soon(), None));
         thread::sleep(Duration::from_millis(200));
         let _server = Server::start(TcpListener::bind(address).unwrap(), token(), 1).unwrap();
         assert_eq!(
@@ -488,7 +488,7 @@ fn nobody_there_is_unreachable_with_the_address() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let error = Link::connect(address, &token(), 0, 1, shortly()).unwrap_err();
+        let error = Link::connect(address, &token(), 0, 1, shortly(), None).unwrap_err();
         assert!(error.to_string().contains(&address.to_string()), "{error}");
     });
 }

@@ -5,6 +5,7 @@
 mod flight;
 mod operations;
 mod radix;
+mod unlock;
 #[path = "../harness/watchdog.rs"]
 mod watchdog;
 
