@@ -11,6 +11,13 @@ use std::time::Instant;
 /// crosses 2 (n-1)/n connections of a rank instead of n-1.
 const BANDWIDTH_SLOTS: usize = 8192;
 
+/// What is longer travels in blocks, each an exchange of its own: a block is checked, sent, received and folded while it is
+/// in the cache, and a peer folds the first while the last is still to be sent.
+const BLOCK_SLOTS: usize = 16 << 10;
+
+// Values cross a wire as they lie in memory.
+const _: () = assert!(cfg!(target_endian = "little"));
+
 /// Rows up to this width are kept, so that an error can say who contributed what.
 const KEPT_SLOTS: usize = 64;
 
@@ -203,14 +210,12 @@ impl Ways {
 fn fill(bytes: &mut Vec<u8>, first: &[u8], values: &[i64]) {
     bytes.clear();
     bytes.extend_from_slice(first);
-    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes.extend_from_slice(bytemuck::cast_slice(values));
 }
 
 /// `values` as they cross a wire.
 pub(super) fn bytes_of(values: &[i64]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(8 * values.len());
-    fill(&mut bytes, &[], values);
-    bytes
+    bytemuck::cast_slice(values).to_vec()
 }
 
 pub(super) fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
@@ -219,26 +224,43 @@ pub(super) fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
         .map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default()))
 }
 
-/// The part of `len` slots that member `at` of `size` reduces for all.
-fn part(len: usize, at: usize, size: usize) -> Range<usize> {
-    len * at / size..len * (at + 1) / size
+/// The part of a block that member `at` of `size` reduces for all.
+fn part(block: &Range<usize>, at: usize, size: usize) -> Range<usize> {
+    let start = |at: usize| block.start + block.len() * at / size;
+    start(at)..start(at + 1)
+}
+
+/// `len` slots in blocks of at most `most`; one even of nothing.
+fn blocks(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = len.div_ceil(most).max(1);
+    (0..count).map(move |block| block * most..len.min((block + 1) * most))
 }
 
 /// The first slot whose total does not fit, if any: the same on every rank, for every rank has the same totals.
 pub(crate) type Overflow = Option<usize>;
 
+/// The lower of two.
+fn first(one: Overflow, other: Overflow) -> Overflow {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// What all contributions so far come to.
 #[derive(Debug, Default)]
 struct Totals {
     values: Vec<i64>,
-    /// Totals that may not fit 64 bits: those of a sum, and of operations that may be one.
+    /// Totals that may not fit 64 bits, of the slots begun last: those of a sum, and of operations that may be one.
     wide: Vec<i128>,
 }
 
 impl Totals {
-    fn begin(&mut self, ops: Ops<'_>, values: &[i64]) {
-        self.values.clear();
-        self.values.extend_from_slice(values);
+    /// Begins the slots of `range` with this member's contribution, of all its `values`.
+    fn begin(&mut self, ops: Ops<'_>, range: Range<usize>, values: &[i64]) {
+        self.values.resize(values.len(), 0);
+        let values = &values[range.clone()];
+        self.values[range].copy_from_slice(values);
         self.wide.clear();
         if ops.may_overflow() {
             self.wide
@@ -246,32 +268,31 @@ impl Totals {
         }
     }
 
-    /// Folds in the contribution of a peer to the slots of `range`.
+    /// Folds in the contribution of a peer to the slots of `range`, which was begun last.
     fn fold(&mut self, ops: Ops<'_>, range: Range<usize>, bytes: &[u8]) {
         let Self { values, wide } = self;
         let each = values[range.clone()].iter_mut().zip(get(bytes));
+        let wide = wide.iter_mut().zip(get(bytes));
         // One loop for each operation, so that each is as fast as it can be.
         match ops {
             Ops::All(Op::Min) => each.for_each(|(total, theirs)| *total = (*total).min(theirs)),
             Ops::All(Op::Max) => each.for_each(|(total, theirs)| *total = (*total).max(theirs)),
             Ops::All(Op::Or) => each.for_each(|(total, theirs)| *total |= theirs),
             Ops::All(Op::And) => each.for_each(|(total, theirs)| *total &= theirs),
-            Ops::All(Op::Sum) | Ops::Each(_) => {
-                for (slot, theirs) in range.zip(get(bytes)) {
-                    wide[slot] = ops.of(slot).fold(wide[slot], theirs);
+            Ops::All(Op::Sum) => wide.for_each(|(total, theirs)| *total += i128::from(theirs)),
+            Ops::Each(_) => {
+                for (slot, (total, theirs)) in range.zip(wide) {
+                    *total = ops.of(slot).fold(*total, theirs);
                 }
             }
         }
     }
 
-    /// Brings the wide totals of `range` down to 64 bits; the first that does not fit.
+    /// Brings the wide totals of `range`, which was begun last, down to 64 bits; the first that does not fit.
     fn narrow(&mut self, range: Range<usize>) -> Overflow {
-        if self.wide.is_empty() {
-            return None;
-        }
         let mut overflow = None;
-        for slot in range {
-            match i64::try_from(self.wide[slot]) {
+        for (slot, wide) in range.zip(&self.wide) {
+            match i64::try_from(*wide) {
                 Ok(value) => self.values[slot] = value,
                 Err(_) => overflow = overflow.or(Some(slot)),
             }
@@ -371,13 +392,12 @@ impl Wire {
         ops: Ops<'_>,
         values: &[i64],
         posted: bool,
-        guard: impl FnMut() -> Result<(), E>,
+        mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
-        let (me, size) = (self.me(), self.size());
-        let frame = exchange.frame(ops.kind(), 0, values.len());
+        let (me, size, len) = (self.me(), self.size(), values.len());
+        let frame = exchange.frame(ops.kind(), 0, len);
         let codes = ops.codes();
-        self.totals.begin(ops, values);
-        let keep = values.len() <= KEPT_SLOTS;
+        let keep = len <= KEPT_SLOTS;
         self.rows.resize_with(if keep { size } else { 0 }, Vec::new);
         if keep {
             self.rows[me].clear();
@@ -390,32 +410,44 @@ impl Wire {
             totals,
             ..
         } = self;
-        let sent = if posted {
-            Sent::Posted
-        } else {
-            fill(bytes, &codes, values);
-            Sent::Same(bytes)
+        // A list of operations goes with all of its values.
+        let most = match ops {
+            Ops::All(_) => BLOCK_SLOTS,
+            Ops::Each(_) => len.max(1),
         };
-        let take = |peer: usize, payload: &[u8]| {
-            totals.fold(ops, 0..values.len(), payload);
-            if let Some(row) = rows.get_mut(peer) {
-                row.clear();
-                row.extend(get(payload));
-            }
-        };
-        self.last_sent_ns = ways.meet(
-            frame,
-            &codes,
-            &sent,
-            exchange.deadline,
-            guard,
-            |_| Some(8 * values.len()),
-            take,
-        )?;
-        Ok(self.totals.narrow(0..values.len()))
+        let mut overflow = None;
+        for block in blocks(len, most) {
+            totals.begin(ops, block.clone(), values);
+            let sent = match ops {
+                _ if posted => Sent::Posted,
+                Ops::All(_) => Sent::Same(bytemuck::cast_slice(&values[block.clone()])),
+                Ops::Each(_) => {
+                    fill(bytes, &codes, values);
+                    Sent::Same(bytes)
+                }
+            };
+            let take = |peer: usize, payload: &[u8]| {
+                totals.fold(ops, block.clone(), payload);
+                if let Some(row) = rows.get_mut(peer) {
+                    row.clear();
+                    row.extend(get(payload));
+                }
+            };
+            self.last_sent_ns = ways.meet(
+                frame,
+                &codes,
+                &sent,
+                exchange.deadline,
+                &mut guard,
+                |_| Some(8 * block.len()),
+                take,
+            )?;
+            overflow = first(overflow, totals.narrow(block));
+        }
+        Ok(overflow)
     }
 
-    /// Reduce-scatter, then all-gather.
+    /// Of each block: reduce-scatter, then all-gather.
     fn reduce_parts<E>(
         &mut self,
         exchange: &Exchange<'_>,
@@ -425,9 +457,6 @@ impl Wire {
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
         let (me, size, len) = (self.me(), self.size(), values.len());
         let frame = exchange.frame(ops.kind(), 0, len);
-        let part = |at: usize| part(len, at, size);
-        self.totals.begin(ops, values);
-        fill(&mut self.bytes, &[], values);
         self.rows.clear();
         let Self {
             ways,
@@ -435,45 +464,46 @@ impl Wire {
             totals,
             ..
         } = self;
-        let parts: Vec<&[u8]> = (0..size)
-            .map(|at| &bytes[8 * part(at).start..8 * part(at).end])
-            .collect();
-        ways.meet(
-            frame,
-            &[],
-            &Sent::Parts(&parts),
-            exchange.deadline,
-            &mut guard,
-            |_| Some(8 * part(me).len()),
-            |_, payload| totals.fold(ops, part(me), payload),
-        )?;
-        // Before the totals of a part: the first that does not fit, or no slot.
-        let mut overflow = totals.narrow(part(me));
-        fill(
-            bytes,
-            &slot_or_none(overflow).to_le_bytes(),
-            &totals.values[part(me)],
-        );
-        let take = |peer, payload: &[u8]| {
-            let mut theirs = get(payload);
-            let first = theirs.next().and_then(|slot| usize::try_from(slot).ok());
-            overflow = match (overflow, first) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
+        let mut overflow = None;
+        for block in blocks(len, BLOCK_SLOTS * size) {
+            let part = |at: usize| part(&block, at, size);
+            totals.begin(ops, part(me), values);
+            let parts: Vec<&[u8]> = (0..size)
+                .map(|at| bytemuck::cast_slice(&values[part(at)]))
+                .collect();
+            ways.meet(
+                frame,
+                &[],
+                &Sent::Parts(&parts),
+                exchange.deadline,
+                &mut guard,
+                |_| Some(8 * part(me).len()),
+                |_, payload| totals.fold(ops, part(me), payload),
+            )?;
+            // Before the totals of a part: the first that does not fit, or no slot.
+            let own = totals.narrow(part(me));
+            overflow = first(overflow, own);
+            fill(
+                bytes,
+                &slot_or_none(own).to_le_bytes(),
+                &totals.values[part(me)],
+            );
+            let take = |peer, payload: &[u8]| {
+                let (slot, theirs) = payload.split_at(8);
+                let slot = get(slot).next();
+                overflow = first(overflow, slot.and_then(|slot| usize::try_from(slot).ok()));
+                bytemuck::cast_slice_mut(&mut totals.values[part(peer)]).copy_from_slice(theirs);
             };
-            for (value, theirs) in totals.values[part(peer)].iter_mut().zip(theirs) {
-                *value = theirs;
-            }
-        };
-        self.last_sent_ns = ways.meet(
-            frame,
-            &[],
-            &Sent::SameByMesh(bytes),
-            exchange.deadline,
-            guard,
-            |peer| Some(8 * (1 + part(peer).len())),
-            take,
-        )?;
+            self.last_sent_ns = ways.meet(
+                frame,
+                &[],
+                &Sent::SameByMesh(bytes),
+                exchange.deadline,
+                &mut guard,
+                |peer| Some(8 * (1 + part(peer).len())),
+                take,
+            )?;
+        }
         Ok(overflow)
     }
 
@@ -486,28 +516,19 @@ impl Wire {
     ) -> Result<(), ExchangeError<Stop<E>>> {
         let (me, size, width) = (self.me(), self.size(), values.len());
         let frame = exchange.frame(Kind::Gather, 0, width);
-        fill(&mut self.bytes, &[], values);
         self.rows.clear();
-        let Self {
-            ways,
-            bytes,
-            totals,
-            ..
-        } = self;
+        let Self { ways, totals, .. } = self;
         totals.values.clear();
         totals.values.resize(size * width, 0);
         totals.values[me * width..(me + 1) * width].copy_from_slice(values);
         let take = |peer: usize, payload: &[u8]| {
             let place = &mut totals.values[peer * width..(peer + 1) * width];
-            place
-                .iter_mut()
-                .zip(get(payload))
-                .for_each(|(value, theirs)| *value = theirs);
+            bytemuck::cast_slice_mut(place).copy_from_slice(payload);
         };
         self.last_sent_ns = ways.meet(
             frame,
             &[],
-            &Sent::Same(bytes),
+            &Sent::Same(bytemuck::cast_slice(values)),
             exchange.deadline,
             guard,
             |_| Some(8 * width),
