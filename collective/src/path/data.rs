@@ -76,8 +76,12 @@ pub(crate) struct Wire {
     ways: Ways,
     /// The rows of the last small reduction, by rank.
     rows: Vec<Vec<i64>>,
-    /// The result of the last reduction: the caller's values stay as they are until its round has completed.
-    totals: Totals,
+    /// What the reduction under way has found in the caller's values, from the first slot on: they get it back if the round
+    /// does not complete.
+    before: Vec<i64>,
+    wide: Wide,
+    /// The result of the last started reduction or gather.
+    total: Vec<i64>,
     /// When the last frame of the last round was sent, on the clock of this machine.
     pub(crate) last_sent_ns: u64,
     bytes: Vec<u8>,
@@ -247,32 +251,23 @@ fn first(one: Overflow, other: Overflow) -> Overflow {
     }
 }
 
-/// What all contributions so far come to.
+/// Totals that may not fit 64 bits, of a block or part: those of a sum, and of operations that may be one.
 #[derive(Debug, Default)]
-struct Totals {
-    values: Vec<i64>,
-    /// Totals that may not fit 64 bits, of the slots begun last: those of a sum, and of operations that may be one.
-    wide: Vec<i128>,
-}
+struct Wide(Vec<i128>);
 
-impl Totals {
-    /// Begins the slots of `range` with this member's contribution, of all its `values`.
-    fn begin(&mut self, ops: Ops<'_>, range: Range<usize>, values: &[i64]) {
-        self.values.resize(values.len(), 0);
-        let values = &values[range.clone()];
-        self.values[range].copy_from_slice(values);
-        self.wide.clear();
+impl Wide {
+    /// Begins with this member's own contribution.
+    fn begin(&mut self, ops: Ops<'_>, values: &[i64]) {
+        self.0.clear();
         if ops.may_overflow() {
-            self.wide
-                .extend(values.iter().map(|value| i128::from(*value)));
+            self.0.extend(values.iter().map(|value| i128::from(*value)));
         }
     }
 
-    /// Folds in the contribution of a peer to the slots of `range`, which was begun last.
-    fn fold(&mut self, ops: Ops<'_>, range: Range<usize>, bytes: &[u8]) {
-        let Self { values, wide } = self;
-        let each = values[range.clone()].iter_mut().zip(get(bytes));
-        let wide = wide.iter_mut().zip(get(bytes));
+    /// Folds the contribution of a peer into `values`, or here if the totals may not fit there.
+    fn fold(&mut self, ops: Ops<'_>, values: &mut [i64], bytes: &[u8]) {
+        let each = values.iter_mut().zip(get(bytes));
+        let wide = self.0.iter_mut().zip(get(bytes));
         // One loop for each operation, so that each is as fast as it can be.
         match ops {
             Ops::All(Op::Min) => each.for_each(|(total, theirs)| *total = (*total).min(theirs)),
@@ -280,21 +275,21 @@ impl Totals {
             Ops::All(Op::Or) => each.for_each(|(total, theirs)| *total |= theirs),
             Ops::All(Op::And) => each.for_each(|(total, theirs)| *total &= theirs),
             Ops::All(Op::Sum) => wide.for_each(|(total, theirs)| *total += i128::from(theirs)),
-            Ops::Each(_) => {
-                for (slot, (total, theirs)) in range.zip(wide) {
-                    *total = ops.of(slot).fold(*total, theirs);
+            Ops::Each(ops) => {
+                for ((total, theirs), op) in wide.zip(ops) {
+                    *total = op.fold(*total, theirs);
                 }
             }
         }
     }
 
-    /// Brings the wide totals of `range`, which was begun last, down to 64 bits; the first that does not fit.
-    fn narrow(&mut self, range: Range<usize>) -> Overflow {
+    /// Brings the totals down to the 64 bits of `values`; the place of the first that does not fit.
+    fn narrow(&self, values: &mut [i64]) -> Overflow {
         let mut overflow = None;
-        for (slot, wide) in range.zip(&self.wide) {
+        for (place, (value, wide)) in values.iter_mut().zip(&self.0).enumerate() {
             match i64::try_from(*wide) {
-                Ok(value) => self.values[slot] = value,
-                Err(_) => overflow = overflow.or(Some(slot)),
+                Ok(total) => *value = total,
+                Err(_) => overflow = overflow.or(Some(place)),
             }
         }
         overflow
@@ -311,7 +306,9 @@ impl Wire {
         Self {
             ways: Ways { mesh, ring: None },
             rows: Vec::new(),
-            totals: Totals::default(),
+            before: Vec::new(),
+            wide: Wide::default(),
+            total: Vec::new(),
             last_sent_ns: 0,
             bytes: Vec::new(),
         }
@@ -360,7 +357,7 @@ impl Wire {
         })
     }
 
-    /// Completes a reduction that was started with the same arguments: as [`Wire::all_reduce`].
+    /// Completes a reduction that was started with the same arguments, into [`Wire::total`].
     pub(crate) fn finish<E>(
         &mut self,
         exchange: &Exchange<'_>,
@@ -368,15 +365,21 @@ impl Wire {
         values: &[i64],
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
-        self.reduce_directly(exchange, ops, values, true, guard)
+        let mut total = std::mem::take(&mut self.total);
+        total.clear();
+        total.extend_from_slice(values);
+        let outcome = self.reduce_directly(exchange, ops, &mut total, true, guard);
+        self.total = total;
+        self.before.clear();
+        outcome
     }
 
-    /// Reduces `values` over all members into [`Wire::total`].
+    /// Reduces `values` over all members in place; [`Wire::settle`] must follow, with what the round has come to.
     pub(crate) fn all_reduce<E>(
         &mut self,
         exchange: &Exchange<'_>,
         ops: Ops<'_>,
-        values: &[i64],
+        values: &mut [i64],
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
         let in_parts = values.len() >= BANDWIDTH_SLOTS && self.size() > 2;
@@ -386,11 +389,24 @@ impl Wire {
         }
     }
 
+    /// Gives `values` back what they were before the reduction, unless its round has completed.
+    pub(crate) fn settle<E>(
+        &mut self,
+        values: &mut [i64],
+        outcome: Result<(), E>,
+    ) -> Result<(), E> {
+        if outcome.is_err() {
+            values[..self.before.len()].copy_from_slice(&self.before);
+        }
+        self.before.clear();
+        outcome
+    }
+
     fn reduce_directly<E>(
         &mut self,
         exchange: &Exchange<'_>,
         ops: Ops<'_>,
-        values: &[i64],
+        values: &mut [i64],
         posted: bool,
         mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
@@ -403,11 +419,13 @@ impl Wire {
             self.rows[me].clear();
             self.rows[me].extend_from_slice(values);
         }
+        self.before.clear();
         let Self {
             ways,
             rows,
             bytes,
-            totals,
+            before,
+            wide,
             ..
         } = self;
         // A list of operations goes with all of its values.
@@ -417,17 +435,19 @@ impl Wire {
         };
         let mut overflow = None;
         for block in blocks(len, most) {
-            totals.begin(ops, block.clone(), values);
+            let values = &mut values[block.clone()];
+            before.extend_from_slice(values);
+            wide.begin(ops, values);
             let sent = match ops {
                 _ if posted => Sent::Posted,
-                Ops::All(_) => Sent::Same(bytemuck::cast_slice(&values[block.clone()])),
+                Ops::All(_) => Sent::Same(bytemuck::cast_slice(&before[block.clone()])),
                 Ops::Each(_) => {
                     fill(bytes, &codes, values);
                     Sent::Same(bytes)
                 }
             };
             let take = |peer: usize, payload: &[u8]| {
-                totals.fold(ops, block.clone(), payload);
+                wide.fold(ops, values, payload);
                 if let Some(row) = rows.get_mut(peer) {
                     row.clear();
                     row.extend(get(payload));
@@ -442,7 +462,8 @@ impl Wire {
                 |_| Some(8 * block.len()),
                 take,
             )?;
-            overflow = first(overflow, totals.narrow(block));
+            let own = wide.narrow(values);
+            overflow = first(overflow, own.map(|place| block.start + place));
         }
         Ok(overflow)
     }
@@ -452,25 +473,29 @@ impl Wire {
         &mut self,
         exchange: &Exchange<'_>,
         ops: Ops<'_>,
-        values: &[i64],
+        values: &mut [i64],
         mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
         let (me, size, len) = (self.me(), self.size(), values.len());
         let frame = exchange.frame(ops.kind(), 0, len);
         self.rows.clear();
+        self.before.clear();
         let Self {
             ways,
             bytes,
-            totals,
+            before,
+            wide,
             ..
         } = self;
         let mut overflow = None;
         for block in blocks(len, BLOCK_SLOTS * size) {
             let part = |at: usize| part(&block, at, size);
-            totals.begin(ops, part(me), values);
+            before.extend_from_slice(&values[block.clone()]);
             let parts: Vec<&[u8]> = (0..size)
-                .map(|at| bytemuck::cast_slice(&values[part(at)]))
+                .map(|at| bytemuck::cast_slice(&before[part(at)]))
                 .collect();
+            let mine = &mut values[part(me)];
+            wide.begin(ops, mine);
             ways.meet(
                 frame,
                 &[],
@@ -478,21 +503,17 @@ impl Wire {
                 exchange.deadline,
                 &mut guard,
                 |_| Some(8 * part(me).len()),
-                |_, payload| totals.fold(ops, part(me), payload),
+                |_, payload| wide.fold(ops, mine, payload),
             )?;
             // Before the totals of a part: the first that does not fit, or no slot.
-            let own = totals.narrow(part(me));
+            let own = wide.narrow(mine).map(|place| part(me).start + place);
             overflow = first(overflow, own);
-            fill(
-                bytes,
-                &slot_or_none(own).to_le_bytes(),
-                &totals.values[part(me)],
-            );
+            fill(bytes, &slot_or_none(own).to_le_bytes(), mine);
             let take = |peer, payload: &[u8]| {
                 let (slot, theirs) = payload.split_at(8);
                 let slot = get(slot).next();
                 overflow = first(overflow, slot.and_then(|slot| usize::try_from(slot).ok()));
-                bytemuck::cast_slice_mut(&mut totals.values[part(peer)]).copy_from_slice(theirs);
+                bytemuck::cast_slice_mut(&mut values[part(peer)]).copy_from_slice(theirs);
             };
             self.last_sent_ns = ways.meet(
                 frame,
@@ -517,12 +538,12 @@ impl Wire {
         let (me, size, width) = (self.me(), self.size(), values.len());
         let frame = exchange.frame(Kind::Gather, 0, width);
         self.rows.clear();
-        let Self { ways, totals, .. } = self;
-        totals.values.clear();
-        totals.values.resize(size * width, 0);
-        totals.values[me * width..(me + 1) * width].copy_from_slice(values);
+        let Self { ways, total, .. } = self;
+        total.clear();
+        total.resize(size * width, 0);
+        total[me * width..(me + 1) * width].copy_from_slice(values);
         let take = |peer: usize, payload: &[u8]| {
-            let place = &mut totals.values[peer * width..(peer + 1) * width];
+            let place = &mut total[peer * width..(peer + 1) * width];
             bytemuck::cast_slice_mut(place).copy_from_slice(payload);
         };
         self.last_sent_ns = ways.meet(
@@ -642,14 +663,167 @@ impl Wire {
         Ok(())
     }
 
-    /// The result of the last reduction or gather.
+    /// The result of the last started reduction or gather.
     pub(crate) fn total(&self) -> &[i64] {
-        &self.totals.values
+        &self.total
     }
 
     /// What every rank put into `slot` of the last small reduction.
     pub(crate) fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
         let found: Option<Vec<i64>> = self.rows.iter().map(|row| row.get(slot).copied()).collect();
         found.filter(|column| !column.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watchdog::within_a_minute;
+    use std::convert::Infallible;
+    use std::thread;
+    use std::time::Duration;
+
+    type Outcome = Result<Overflow, ExchangeError<Stop<Infallible>>>;
+
+    fn reduce(wire: &mut Wire, ops: Ops<'_>, values: &mut [i64], round: u64) -> Outcome {
+        let exchange = Exchange {
+            round,
+            label: "test",
+            deadline: Instant::now() + Duration::from_secs(30),
+        };
+        let outcome = wire.all_reduce(&exchange, ops, values, || Ok(()));
+        let completed = match &outcome {
+            Ok(None) => Ok(()),
+            _ => Err(()),
+        };
+        let _ = wire.settle(values, completed);
+        outcome
+    }
+
+    /// What each member of a group returns of its part in it.
+    fn members<T: Send>(size: usize, part: impl Fn(Wire) -> T + Sync) -> Vec<T> {
+        let part = &part;
+        let meshes = Mesh::pairs(size).unwrap();
+        thread::scope(|scope| {
+            let members: Vec<_> = meshes
+                .into_iter()
+                .map(|mesh| scope.spawn(move || part(Wire::new(mesh))))
+                .collect();
+            members
+                .into_iter()
+                .map(|member| member.join().unwrap())
+                .collect()
+        })
+    }
+
+    /// Widths around the limits of blocks, and of those that are cut in parts.
+    fn widths(size: usize) -> [usize; 7] {
+        let block = BLOCK_SLOTS;
+        [
+            1,
+            BANDWIDTH_SLOTS,
+            block,
+            block + 1,
+            block * size,
+            block * size + 1,
+            3 * block * size - 1,
+        ]
+    }
+
+    fn contribution(member: usize, slot: usize) -> i64 {
+        i64::try_from((slot + 1) * (member + 3) % 1009).unwrap() - 500
+    }
+
+    #[test]
+    fn every_slot_of_every_width_is_reduced_on_all_members() {
+        within_a_minute(|| {
+            for size in [2, 3, 4] {
+                members(size, |mut wire| {
+                    let mut round = 0;
+                    for width in widths(size) {
+                        for op in [Op::Min, Op::Max, Op::Sum, Op::Or, Op::And] {
+                            round += 1;
+                            let me = wire.me();
+                            let mut values: Vec<_> =
+                                (0..width).map(|slot| contribution(me, slot)).collect();
+                            let outcome = reduce(&mut wire, Ops::All(op), &mut values, round);
+                            assert!(matches!(outcome, Ok(None)), "{outcome:?}");
+                            for (slot, value) in values.into_iter().enumerate() {
+                                let of = |member| i128::from(contribution(member, slot));
+                                let total = (0..size).map(of).reduce(|a, b| op.join(a, b));
+                                assert_eq!(Some(i128::from(value)), total, "{op} slot {slot}");
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn the_first_slot_that_does_not_fit_is_told_to_all_and_leaves_all_values() {
+        within_a_minute(|| {
+            for size in [2, 3] {
+                members(size, |mut wire| {
+                    for (round, width) in (1..).zip(widths(size)) {
+                        let mine: Vec<_> = (0..width)
+                            .map(|slot| if slot >= width / 2 { i64::MAX } else { 1 })
+                            .collect();
+                        let mut values = mine.clone();
+                        let outcome = reduce(&mut wire, Ops::All(Op::Sum), &mut values, round);
+                        assert!(
+                            matches!(outcome, Ok(Some(slot)) if slot == width / 2),
+                            "{outcome:?}"
+                        );
+                        assert!(values == mine, "{width} slots");
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_reduction_that_fails_after_its_first_exchange_leaves_all_values() {
+        within_a_minute(|| {
+            for size in [2, 3] {
+                members(size, |mut wire| {
+                    let me = wire.me();
+                    let width = 3 * BLOCK_SLOTS * size;
+                    let mine = vec![i64::try_from(me).unwrap(); width];
+                    if me + 1 < size {
+                        let mut values = mine.clone();
+                        let outcome = reduce(&mut wire, Ops::All(Op::Max), &mut values, 1);
+                        assert!(
+                            matches!(outcome, Err(ExchangeError::Mesh(MeshError::Left { .. }))),
+                            "{outcome:?}"
+                        );
+                        assert!(values == mine);
+                        return;
+                    }
+                    // The last takes part in one exchange and leaves.
+                    let exchange = Exchange {
+                        round: 1,
+                        label: "test",
+                        deadline: Instant::now() + Duration::from_secs(30),
+                    };
+                    let block: &[u8] = bytemuck::cast_slice(&mine[..BLOCK_SLOTS]);
+                    let parts = vec![block; size];
+                    let sent = match size {
+                        2 => Sent::Same(block),
+                        _ => Sent::Parts(&parts),
+                    };
+                    let outcome: Result<_, ExchangeError<Stop<Infallible>>> = wire.ways.meet(
+                        exchange.frame(Kind::Max, 0, width),
+                        &[],
+                        &sent,
+                        exchange.deadline,
+                        || Ok(()),
+                        |_| Some(block.len()),
+                        |_, _| (),
+                    );
+                    assert!(outcome.is_ok(), "{outcome:?}");
+                });
+            }
+        });
     }
 }
