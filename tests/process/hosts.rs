@@ -4,11 +4,13 @@
 use crate::crash::{SOON, at_once};
 use crate::{assert_poisoned, job, missing};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use rankpact_collective::{Error, ErrorKind, PathChoice};
 use rankpact_tests::{Job, Namespace, Ranks, may_unshare};
+use std::fs;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Ranks on hosts that share a network, but no memory.
 pub(crate) struct Hosts {
@@ -770,6 +772,50 @@ fn hosts_with_networks_of_their_own_agree_and_name_a_dead_rank() {
         }
         ranks.end();
     }
+}
+
+/// Of the connections that a process of an idle job sees: whether each is to another host, and kept alive by probes.
+fn connections(pid: Pid) -> Vec<(bool, bool)> {
+    let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    let lines = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines
+        // Established ones.
+        .filter(|words| words[3] == "01")
+        .map(|words| {
+            let host = |word: &str| word.split(':').next().unwrap().to_owned();
+            let other = host(words[1]) != host(words[2]);
+            (other, words[5].starts_with("02:"))
+        })
+        .collect()
+}
+
+#[test]
+fn idle_connections_are_probed_between_hosts_and_not_within_one() {
+    let Some(hosts) = Cabled::new(4, |rank| rank / 2, true) else {
+        return;
+    };
+    let job = hosts.job().path(PathChoice::Tcp);
+    let mut ranks = job.start(|_| ["group g", "min g count=3", "hold idle"]);
+    ranks.all_hold("idle");
+    let pid = ranks.pid(0);
+    // An acknowledgement may still be on its way.
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut seen = connections(pid);
+    while seen.iter().any(|(other, probed)| other != probed) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(20));
+        seen = connections(pid);
+    }
+    assert!(
+        seen.iter().all(|(other, probed)| other == probed),
+        "{seen:?}"
+    );
+    for other in [false, true] {
+        assert!(seen.iter().any(|one| one.0 == other), "{seen:?}");
+    }
+    ranks.all_go();
+    ranks.end();
 }
 
 #[test]

@@ -11,6 +11,13 @@ use std::time::Instant;
 /// crosses 2 (n-1)/n connections of a rank instead of n-1.
 const BANDWIDTH_SLOTS: usize = 8192;
 
+/// What is longer travels in blocks, each an exchange of its own: a block is checked, sent, received and folded while it is
+/// in the cache, and a peer folds the first while the last is still to be sent.
+const BLOCK_SLOTS: usize = 16 << 10;
+
+// Values cross a wire as they lie in memory.
+const _: () = assert!(cfg!(target_endian = "little"));
+
 /// Rows up to this width are kept, so that an error can say who contributed what.
 const KEPT_SLOTS: usize = 64;
 
@@ -69,8 +76,12 @@ pub(crate) struct Wire {
     ways: Ways,
     /// The rows of the last small reduction, by rank.
     rows: Vec<Vec<i64>>,
-    /// The result of the last reduction: the caller's values stay as they are until its round has completed.
-    totals: Totals,
+    /// What the reduction under way has found in the caller's values, from the first slot on: they get it back if the round
+    /// does not complete.
+    before: Vec<i64>,
+    wide: Wide,
+    /// The result of the last started reduction or gather.
+    total: Vec<i64>,
     /// When the last frame of the last round was sent, on the clock of this machine.
     pub(crate) last_sent_ns: u64,
     bytes: Vec<u8>,
@@ -203,14 +214,12 @@ impl Ways {
 fn fill(bytes: &mut Vec<u8>, first: &[u8], values: &[i64]) {
     bytes.clear();
     bytes.extend_from_slice(first);
-    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes.extend_from_slice(bytemuck::cast_slice(values));
 }
 
 /// `values` as they cross a wire.
 pub(super) fn bytes_of(values: &[i64]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(8 * values.len());
-    fill(&mut bytes, &[], values);
-    bytes
+    bytemuck::cast_slice(values).to_vec()
 }
 
 pub(super) fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
@@ -219,61 +228,68 @@ pub(super) fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
         .map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default()))
 }
 
-/// The part of `len` slots that member `at` of `size` reduces for all.
-fn part(len: usize, at: usize, size: usize) -> Range<usize> {
-    len * at / size..len * (at + 1) / size
+/// The part of a block that member `at` of `size` reduces for all.
+fn part(block: &Range<usize>, at: usize, size: usize) -> Range<usize> {
+    let start = |at: usize| block.start + block.len() * at / size;
+    start(at)..start(at + 1)
+}
+
+/// `len` slots in blocks of at most `most`; one even of nothing.
+fn blocks(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = len.div_ceil(most).max(1);
+    (0..count).map(move |block| block * most..len.min((block + 1) * most))
 }
 
 /// The first slot whose total does not fit, if any: the same on every rank, for every rank has the same totals.
 pub(crate) type Overflow = Option<usize>;
 
-/// What all contributions so far come to.
-#[derive(Debug, Default)]
-struct Totals {
-    values: Vec<i64>,
-    /// Totals that may not fit 64 bits: those of a sum, and of operations that may be one.
-    wide: Vec<i128>,
+/// The lower of two.
+fn first(one: Overflow, other: Overflow) -> Overflow {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
 }
 
-impl Totals {
+/// Totals that may not fit 64 bits, of a block or part: those of a sum, and of operations that may be one.
+#[derive(Debug, Default)]
+struct Wide(Vec<i128>);
+
+impl Wide {
+    /// Begins with this member's own contribution.
     fn begin(&mut self, ops: Ops<'_>, values: &[i64]) {
-        self.values.clear();
-        self.values.extend_from_slice(values);
-        self.wide.clear();
+        self.0.clear();
         if ops.may_overflow() {
-            self.wide
-                .extend(values.iter().map(|value| i128::from(*value)));
+            self.0.extend(values.iter().map(|value| i128::from(*value)));
         }
     }
 
-    /// Folds in the contribution of a peer to the slots of `range`.
-    fn fold(&mut self, ops: Ops<'_>, range: Range<usize>, bytes: &[u8]) {
-        let Self { values, wide } = self;
-        let each = values[range.clone()].iter_mut().zip(get(bytes));
+    /// Folds the contribution of a peer into `values`, or here if the totals may not fit there.
+    fn fold(&mut self, ops: Ops<'_>, values: &mut [i64], bytes: &[u8]) {
+        let each = values.iter_mut().zip(get(bytes));
+        let wide = self.0.iter_mut().zip(get(bytes));
         // One loop for each operation, so that each is as fast as it can be.
         match ops {
             Ops::All(Op::Min) => each.for_each(|(total, theirs)| *total = (*total).min(theirs)),
             Ops::All(Op::Max) => each.for_each(|(total, theirs)| *total = (*total).max(theirs)),
             Ops::All(Op::Or) => each.for_each(|(total, theirs)| *total |= theirs),
             Ops::All(Op::And) => each.for_each(|(total, theirs)| *total &= theirs),
-            Ops::All(Op::Sum) | Ops::Each(_) => {
-                for (slot, theirs) in range.zip(get(bytes)) {
-                    wide[slot] = ops.of(slot).fold(wide[slot], theirs);
+            Ops::All(Op::Sum) => wide.for_each(|(total, theirs)| *total += i128::from(theirs)),
+            Ops::Each(ops) => {
+                for ((total, theirs), op) in wide.zip(ops) {
+                    *total = op.fold(*total, theirs);
                 }
             }
         }
     }
 
-    /// Brings the wide totals of `range` down to 64 bits; the first that does not fit.
-    fn narrow(&mut self, range: Range<usize>) -> Overflow {
-        if self.wide.is_empty() {
-            return None;
-        }
+    /// Brings the totals down to the 64 bits of `values`; the place of the first that does not fit.
+    fn narrow(&self, values: &mut [i64]) -> Overflow {
         let mut overflow = None;
-        for slot in range {
-            match i64::try_from(self.wide[slot]) {
-                Ok(value) => self.values[slot] = value,
-                Err(_) => overflow = overflow.or(Some(slot)),
+        for (place, (value, wide)) in values.iter_mut().zip(&self.0).enumerate() {
+            match i64::try_from(*wide) {
+                Ok(total) => *value = total,
+                Err(_) => overflow = overflow.or(Some(place)),
             }
         }
         overflow
@@ -290,7 +306,9 @@ impl Wire {
         Self {
             ways: Ways { mesh, ring: None },
             rows: Vec::new(),
-            totals: Totals::default(),
+            before: Vec::new(),
+            wide: Wide::default(),
+            total: Vec::new(),
             last_sent_ns: 0,
             bytes: Vec::new(),
         }
@@ -339,7 +357,7 @@ impl Wire {
         })
     }
 
-    /// Completes a reduction that was started with the same arguments: as [`Wire::all_reduce`].
+    /// Completes a reduction that was started with the same arguments, into [`Wire::total`].
     pub(crate) fn finish<E>(
         &mut self,
         exchange: &Exchange<'_>,
@@ -347,15 +365,21 @@ impl Wire {
         values: &[i64],
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
-        self.reduce_directly(exchange, ops, values, true, guard)
+        let mut total = std::mem::take(&mut self.total);
+        total.clear();
+        total.extend_from_slice(values);
+        let outcome = self.reduce_directly(exchange, ops, &mut total, true, guard);
+        self.total = total;
+        self.before.clear();
+        outcome
     }
 
-    /// Reduces `values` over all members into [`Wire::total`].
+    /// Reduces `values` over all members in place; [`Wire::settle`] must follow, with what the round has come to.
     pub(crate) fn all_reduce<E>(
         &mut self,
         exchange: &Exchange<'_>,
         ops: Ops<'_>,
-        values: &[i64],
+        values: &mut [i64],
         guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
         let in_parts = values.len() >= BANDWIDTH_SLOTS && self.size() > 2;
@@ -365,115 +389,142 @@ impl Wire {
         }
     }
 
+    /// Gives `values` back what they were before the reduction, unless its round has completed.
+    pub(crate) fn settle<E>(
+        &mut self,
+        values: &mut [i64],
+        outcome: Result<(), E>,
+    ) -> Result<(), E> {
+        if outcome.is_err() {
+            values[..self.before.len()].copy_from_slice(&self.before);
+        }
+        self.before.clear();
+        outcome
+    }
+
     fn reduce_directly<E>(
         &mut self,
         exchange: &Exchange<'_>,
         ops: Ops<'_>,
-        values: &[i64],
+        values: &mut [i64],
         posted: bool,
-        guard: impl FnMut() -> Result<(), E>,
+        mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
-        let (me, size) = (self.me(), self.size());
-        let frame = exchange.frame(ops.kind(), 0, values.len());
+        let (me, size, len) = (self.me(), self.size(), values.len());
+        let frame = exchange.frame(ops.kind(), 0, len);
         let codes = ops.codes();
-        self.totals.begin(ops, values);
-        let keep = values.len() <= KEPT_SLOTS;
+        let keep = len <= KEPT_SLOTS;
         self.rows.resize_with(if keep { size } else { 0 }, Vec::new);
         if keep {
             self.rows[me].clear();
             self.rows[me].extend_from_slice(values);
         }
+        self.before.clear();
         let Self {
             ways,
             rows,
             bytes,
-            totals,
+            before,
+            wide,
             ..
         } = self;
-        let sent = if posted {
-            Sent::Posted
-        } else {
-            fill(bytes, &codes, values);
-            Sent::Same(bytes)
+        // A list of operations goes with all of its values.
+        let most = match ops {
+            Ops::All(_) => BLOCK_SLOTS,
+            Ops::Each(_) => len.max(1),
         };
-        let take = |peer: usize, payload: &[u8]| {
-            totals.fold(ops, 0..values.len(), payload);
-            if let Some(row) = rows.get_mut(peer) {
-                row.clear();
-                row.extend(get(payload));
-            }
-        };
-        self.last_sent_ns = ways.meet(
-            frame,
-            &codes,
-            &sent,
-            exchange.deadline,
-            guard,
-            |_| Some(8 * values.len()),
-            take,
-        )?;
-        Ok(self.totals.narrow(0..values.len()))
+        let mut overflow = None;
+        for block in blocks(len, most) {
+            let values = &mut values[block.clone()];
+            before.extend_from_slice(values);
+            wide.begin(ops, values);
+            let sent = match ops {
+                _ if posted => Sent::Posted,
+                Ops::All(_) => Sent::Same(bytemuck::cast_slice(&before[block.clone()])),
+                Ops::Each(_) => {
+                    fill(bytes, &codes, values);
+                    Sent::Same(bytes)
+                }
+            };
+            let take = |peer: usize, payload: &[u8]| {
+                wide.fold(ops, values, payload);
+                if let Some(row) = rows.get_mut(peer) {
+                    row.clear();
+                    row.extend(get(payload));
+                }
+            };
+            self.last_sent_ns = ways.meet(
+                frame,
+                &codes,
+                &sent,
+                exchange.deadline,
+                &mut guard,
+                |_| Some(8 * block.len()),
+                take,
+            )?;
+            let own = wide.narrow(values);
+            overflow = first(overflow, own.map(|place| block.start + place));
+        }
+        Ok(overflow)
     }
 
-    /// Reduce-scatter, then all-gather.
+    /// Of each block: reduce-scatter, then all-gather.
     fn reduce_parts<E>(
         &mut self,
         exchange: &Exchange<'_>,
         ops: Ops<'_>,
-        values: &[i64],
+        values: &mut [i64],
         mut guard: impl FnMut() -> Result<(), E>,
     ) -> Result<Overflow, ExchangeError<Stop<E>>> {
         let (me, size, len) = (self.me(), self.size(), values.len());
         let frame = exchange.frame(ops.kind(), 0, len);
-        let part = |at: usize| part(len, at, size);
-        self.totals.begin(ops, values);
-        fill(&mut self.bytes, &[], values);
         self.rows.clear();
+        self.before.clear();
         let Self {
             ways,
             bytes,
-            totals,
+            before,
+            wide,
             ..
         } = self;
-        let parts: Vec<&[u8]> = (0..size)
-            .map(|at| &bytes[8 * part(at).start..8 * part(at).end])
-            .collect();
-        ways.meet(
-            frame,
-            &[],
-            &Sent::Parts(&parts),
-            exchange.deadline,
-            &mut guard,
-            |_| Some(8 * part(me).len()),
-            |_, payload| totals.fold(ops, part(me), payload),
-        )?;
-        // Before the totals of a part: the first that does not fit, or no slot.
-        let mut overflow = totals.narrow(part(me));
-        fill(
-            bytes,
-            &slot_or_none(overflow).to_le_bytes(),
-            &totals.values[part(me)],
-        );
-        let take = |peer, payload: &[u8]| {
-            let mut theirs = get(payload);
-            let first = theirs.next().and_then(|slot| usize::try_from(slot).ok());
-            overflow = match (overflow, first) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
+        let mut overflow = None;
+        for block in blocks(len, BLOCK_SLOTS * size) {
+            let part = |at: usize| part(&block, at, size);
+            before.extend_from_slice(&values[block.clone()]);
+            let parts: Vec<&[u8]> = (0..size)
+                .map(|at| bytemuck::cast_slice(&before[part(at)]))
+                .collect();
+            let mine = &mut values[part(me)];
+            wide.begin(ops, mine);
+            ways.meet(
+                frame,
+                &[],
+                &Sent::Parts(&parts),
+                exchange.deadline,
+                &mut guard,
+                |_| Some(8 * part(me).len()),
+                |_, payload| wide.fold(ops, mine, payload),
+            )?;
+            // Before the totals of a part: the first that does not fit, or no slot.
+            let own = wide.narrow(mine).map(|place| part(me).start + place);
+            overflow = first(overflow, own);
+            fill(bytes, &slot_or_none(own).to_le_bytes(), mine);
+            let take = |peer, payload: &[u8]| {
+                let (slot, theirs) = payload.split_at(8);
+                let slot = get(slot).next();
+                overflow = first(overflow, slot.and_then(|slot| usize::try_from(slot).ok()));
+                bytemuck::cast_slice_mut(&mut values[part(peer)]).copy_from_slice(theirs);
             };
-            for (value, theirs) in totals.values[part(peer)].iter_mut().zip(theirs) {
-                *value = theirs;
-            }
-        };
-        self.last_sent_ns = ways.meet(
-            frame,
-            &[],
-            &Sent::SameByMesh(bytes),
-            exchange.deadline,
-            guard,
-            |peer| Some(8 * (1 + part(peer).len())),
-            take,
-        )?;
+            self.last_sent_ns = ways.meet(
+                frame,
+                &[],
+                &Sent::SameByMesh(bytes),
+                exchange.deadline,
+                &mut guard,
+                |peer| Some(8 * (1 + part(peer).len())),
+                take,
+            )?;
+        }
         Ok(overflow)
     }
 
@@ -486,28 +537,19 @@ impl Wire {
     ) -> Result<(), ExchangeError<Stop<E>>> {
         let (me, size, width) = (self.me(), self.size(), values.len());
         let frame = exchange.frame(Kind::Gather, 0, width);
-        fill(&mut self.bytes, &[], values);
         self.rows.clear();
-        let Self {
-            ways,
-            bytes,
-            totals,
-            ..
-        } = self;
-        totals.values.clear();
-        totals.values.resize(size * width, 0);
-        totals.values[me * width..(me + 1) * width].copy_from_slice(values);
+        let Self { ways, total, .. } = self;
+        total.clear();
+        total.resize(size * width, 0);
+        total[me * width..(me + 1) * width].copy_from_slice(values);
         let take = |peer: usize, payload: &[u8]| {
-            let place = &mut totals.values[peer * width..(peer + 1) * width];
-            place
-                .iter_mut()
-                .zip(get(payload))
-                .for_each(|(value, theirs)| *value = theirs);
+            let place = &mut total[peer * width..(peer + 1) * width];
+            bytemuck::cast_slice_mut(place).copy_from_slice(payload);
         };
         self.last_sent_ns = ways.meet(
             frame,
             &[],
-            &Sent::Same(bytes),
+            &Sent::Same(bytemuck::cast_slice(values)),
             exchange.deadline,
             guard,
             |_| Some(8 * width),
@@ -621,14 +663,167 @@ impl Wire {
         Ok(())
     }
 
-    /// The result of the last reduction or gather.
+    /// The result of the last started reduction or gather.
     pub(crate) fn total(&self) -> &[i64] {
-        &self.totals.values
+        &self.total
     }
 
     /// What every rank put into `slot` of the last small reduction.
     pub(crate) fn contributions(&self, slot: usize) -> Option<Vec<i64>> {
         let found: Option<Vec<i64>> = self.rows.iter().map(|row| row.get(slot).copied()).collect();
         found.filter(|column| !column.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watchdog::within_a_minute;
+    use std::convert::Infallible;
+    use std::thread;
+    use std::time::Duration;
+
+    type Outcome = Result<Overflow, ExchangeError<Stop<Infallible>>>;
+
+    fn reduce(wire: &mut Wire, ops: Ops<'_>, values: &mut [i64], round: u64) -> Outcome {
+        let exchange = Exchange {
+            round,
+            label: "test",
+            deadline: Instant::now() + Duration::from_secs(30),
+        };
+        let outcome = wire.all_reduce(&exchange, ops, values, || Ok(()));
+        let completed = match &outcome {
+            Ok(None) => Ok(()),
+            _ => Err(()),
+        };
+        let _ = wire.settle(values, completed);
+        outcome
+    }
+
+    /// What each member of a group returns of its part in it.
+    fn members<T: Send>(size: usize, part: impl Fn(Wire) -> T + Sync) -> Vec<T> {
+        let part = &part;
+        let meshes = Mesh::pairs(size).unwrap();
+        thread::scope(|scope| {
+            let members: Vec<_> = meshes
+                .into_iter()
+                .map(|mesh| scope.spawn(move || part(Wire::new(mesh))))
+                .collect();
+            members
+                .into_iter()
+                .map(|member| member.join().unwrap())
+                .collect()
+        })
+    }
+
+    /// Widths around the limits of blocks, and of those that are cut in parts.
+    fn widths(size: usize) -> [usize; 7] {
+        let block = BLOCK_SLOTS;
+        [
+            1,
+            BANDWIDTH_SLOTS,
+            block,
+            block + 1,
+            block * size,
+            block * size + 1,
+            3 * block * size - 1,
+        ]
+    }
+
+    fn contribution(member: usize, slot: usize) -> i64 {
+        i64::try_from((slot + 1) * (member + 3) % 1009).unwrap() - 500
+    }
+
+    #[test]
+    fn every_slot_of_every_width_is_reduced_on_all_members() {
+        within_a_minute(|| {
+            for size in [2, 3, 4] {
+                members(size, |mut wire| {
+                    let mut round = 0;
+                    for width in widths(size) {
+                        for op in [Op::Min, Op::Max, Op::Sum, Op::Or, Op::And] {
+                            round += 1;
+                            let me = wire.me();
+                            let mut values: Vec<_> =
+                                (0..width).map(|slot| contribution(me, slot)).collect();
+                            let outcome = reduce(&mut wire, Ops::All(op), &mut values, round);
+                            assert!(matches!(outcome, Ok(None)), "{outcome:?}");
+                            for (slot, value) in values.into_iter().enumerate() {
+                                let of = |member| i128::from(contribution(member, slot));
+                                let total = (0..size).map(of).reduce(|a, b| op.join(a, b));
+                                assert_eq!(Some(i128::from(value)), total, "{op} slot {slot}");
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn the_first_slot_that_does_not_fit_is_told_to_all_and_leaves_all_values() {
+        within_a_minute(|| {
+            for size in [2, 3] {
+                members(size, |mut wire| {
+                    for (round, width) in (1..).zip(widths(size)) {
+                        let mine: Vec<_> = (0..width)
+                            .map(|slot| if slot >= width / 2 { i64::MAX } else { 1 })
+                            .collect();
+                        let mut values = mine.clone();
+                        let outcome = reduce(&mut wire, Ops::All(Op::Sum), &mut values, round);
+                        assert!(
+                            matches!(outcome, Ok(Some(slot)) if slot == width / 2),
+                            "{outcome:?}"
+                        );
+                        assert!(values == mine, "{width} slots");
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_reduction_that_fails_after_its_first_exchange_leaves_all_values() {
+        within_a_minute(|| {
+            for size in [2, 3] {
+                members(size, |mut wire| {
+                    let me = wire.me();
+                    let width = 3 * BLOCK_SLOTS * size;
+                    let mine = vec![i64::try_from(me).unwrap(); width];
+                    if me + 1 < size {
+                        let mut values = mine.clone();
+                        let outcome = reduce(&mut wire, Ops::All(Op::Max), &mut values, 1);
+                        assert!(
+                            matches!(outcome, Err(ExchangeError::Mesh(MeshError::Left { .. }))),
+                            "{outcome:?}"
+                        );
+                        assert!(values == mine);
+                        return;
+                    }
+                    // The last takes part in one exchange and leaves.
+                    let exchange = Exchange {
+                        round: 1,
+                        label: "test",
+                        deadline: Instant::now() + Duration::from_secs(30),
+                    };
+                    let block: &[u8] = bytemuck::cast_slice(&mine[..BLOCK_SLOTS]);
+                    let parts = vec![block; size];
+                    let sent = match size {
+                        2 => Sent::Same(block),
+                        _ => Sent::Parts(&parts),
+                    };
+                    let outcome: Result<_, ExchangeError<Stop<Infallible>>> = wire.ways.meet(
+                        exchange.frame(Kind::Max, 0, width),
+                        &[],
+                        &sent,
+                        exchange.deadline,
+                        || Ok(()),
+                        |_| Some(block.len()),
+                        |_, _| (),
+                    );
+                    assert!(outcome.is_ok(), "{outcome:?}");
+                });
+            }
+        });
     }
 }

@@ -161,10 +161,9 @@ impl TablePath {
             data(travelling),
             round,
             |wire, exchange, guard| wire.all_reduce(exchange, ops, values, guard),
-        )?;
-        fits(overflow.flatten())?;
-        values.copy_from_slice(self.wire.total());
-        Ok(())
+        );
+        let outcome = overflow.and_then(|overflow| fits(overflow.flatten()));
+        self.wire.settle(values, outcome)
     }
 
     pub(crate) fn all_gather(

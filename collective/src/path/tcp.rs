@@ -94,10 +94,8 @@ impl TcpPath {
     ) -> Result<(), ErrorKind> {
         let overflow = self.call(round, |wire, exchange, guard| {
             wire.all_reduce(exchange, ops, values, guard)
-        })?;
-        fits(overflow)?;
-        values.copy_from_slice(self.wire.total());
-        Ok(())
+        });
+        self.wire.settle(values, overflow.and_then(fits))
     }
 
     pub(crate) fn all_gather(
