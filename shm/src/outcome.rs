@@ -152,7 +152,7 @@ pub(crate) fn give_up(
     let control = storage.control();
     control.close(round);
     // ORDERING [F3] SeqCst fence between closing the round and looking again: pairs with F2. Either this scan
-    // sees the row, or its writer sees the closing and comes through decide() as well.
+    // sees the row, or whoever has seen all rows sees the closing and comes through decide() as well.
     full_fence("F3");
     let outcome = if complete() {
         control.decide(round, State::Complete)

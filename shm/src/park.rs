@@ -353,6 +353,11 @@ mod climb {
             self.round
         }
 
+        /// Goes on where somebody else has made the bare polls.
+        pub(crate) fn skip_polls(&mut self) {
+            self.bare = 0;
+        }
+
         /// Whether it is too early for anything but another poll.
         #[inline(always)]
         pub(crate) fn polls(&mut self) -> bool {
@@ -501,6 +506,8 @@ mod climb {
             self.round
         }
 
+        pub(crate) fn skip_polls(&mut self) {}
+
         pub(crate) fn polls(&mut self) -> bool {
             false
         }
@@ -533,7 +540,8 @@ mod climb {
 pub use climb::Awake;
 pub(crate) use climb::Climb;
 
-/// Who sleeps in `round`. No rank is two rounds ahead of another that has yet to wake somebody.
+/// Who sleeps in `round`. Without rounds in flight no rank is two rounds ahead of another that has yet to wake somebody;
+/// with them, such a rank may wake those of a later round for nothing.
 #[inline(always)]
 fn waiters(control: &Control, round: u64) -> &AtomicU64 {
     &control.waiters[usize::from(round % 2 == 1)]
@@ -560,7 +568,7 @@ pub(crate) fn wake_fenced(control: &Control, round: u64) {
 /// Takes the bits of all `waiters`; whether there were any. A full fence lies between the word that ends their wait and
 /// this call.
 ///
-/// Whoever takes the bits makes the one call; a second waker finds none.
+/// Of those who take bits, one makes the call; the others find none.
 #[inline(always)]
 fn take(waiters: &AtomicU64) -> bool {
     waiters.load(Ordering::Relaxed) != 0 && waiters.swap(0, Ordering::Relaxed) != 0

@@ -442,7 +442,7 @@ impl Table {
 
     /// Folds in the rows that come within the first polls, as long as they are all of this call. Who is missing then.
     ///
-    /// All there is to a round that goes well. Everything else is left to [`Table::wait_for_all`].
+    /// All there is to a round that goes well. Everything else, another call among it, is left to [`Table::wait_for_all`].
     #[inline(always)]
     fn hurry(&self, posted: Posted, totals: &mut [i64]) -> u64 {
         let rows = self.seat.storage.rows(posted.round);
@@ -601,8 +601,8 @@ impl Table {
         Ok(())
     }
 
-    /// Whether the next round can still complete: looks at the outcome word, and after every peer that has not published
-    /// its row. Does not block. For ranks that do something else, elsewhere, while the others wait for them.
+    /// Whether the oldest round that is not settled, in flight or the next, can still complete: looks at the outcome word,
+    /// and after every peer that has not published its row. Does not block. For ranks that do something else, elsewhere, while the others wait for them.
     ///
     /// # Errors
     ///
@@ -611,7 +611,8 @@ impl Table {
         if self.closed || !self.seat.owner.is_here() || self.failure.is_some() {
             return Err(self.refuse());
         }
-        let round = self.next;
+        // With rounds in flight, the oldest: giving up is always about that one (rule O7).
+        let round = self.last.wrapping_add(1);
         let result = {
             let published = self.row_watch(self.seat.storage.rows(round), round);
             self.look_after(round, &|peer| published(peer).is_some())
@@ -731,7 +732,7 @@ impl Table {
     }
 
     /// Waits until `look` has found something new of every peer that is `pending` and `take` has accepted it. Where the
-    /// caller `has_looked`, it begins with the waiting.
+    /// caller `has_looked`, as often as there are bare polls, it begins with the climb.
     ///
     /// `take` is called once for each peer and answers whether the peer made the same call.
     fn wait_for_all<S>(
@@ -744,6 +745,9 @@ impl Table {
         mut take: impl FnMut(usize, S) -> bool,
     ) -> Result<(), Failure> {
         let mut climb = Climb::new(&self.waits, round, timeout);
+        if has_looked {
+            climb.skip_polls();
+        }
         let mut patience = Patience::default();
         loop {
             let mut stranger = None;
@@ -789,9 +793,15 @@ impl Table {
             return Err(failure);
         }
         let asleep = || bits(pending).any(arrived) || self.has_ended(round);
-        if let Some(rank) = stranger {
+        let ranks = pending;
+        let why = match (stranger, patience.expired) {
+            (Some(rank), _) => Some(Reason::Mismatch { rank }),
+            (None, Some(waited)) => Some(Reason::Timeout { ranks, waited }),
+            (None, None) => None,
+        };
+        if let Some(reason) = why {
             patience.complete = true;
-            return seat.surrender(round, &Reason::Mismatch { rank });
+            return seat.surrender(round, &reason);
         }
         match climb.step(|slice| {
             self.waits
@@ -807,11 +817,8 @@ impl Table {
                     self.tell_silence(round, pending, waited);
                 }
             }
-            Step::Expired { waited } => {
-                patience.complete = true;
-                let ranks = pending;
-                return seat.surrender(round, &Reason::Timeout { ranks, waited });
-            }
+            // One more look: a rank that has come with another call is not missing.
+            Step::Expired { waited } => patience.expired = Some(waited),
         }
         Ok(())
     }
@@ -947,6 +954,8 @@ struct Posted {
 /// What a wait remembers beyond its first polls.
 #[derive(Debug, Default)]
 struct Patience {
+    /// The deadline has passed, after so long.
+    expired: Option<Duration>,
     /// This rank wanted to give up, and found that all have come.
     complete: bool,
     /// The silence has been told.

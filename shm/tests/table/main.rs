@@ -683,6 +683,36 @@ fn a_finish_that_panicked_can_be_called_again() {
 }
 
 #[test]
+fn with_rounds_in_flight_a_rank_looks_after_the_oldest() {
+    let [mut zero, mut one] = tables(2, 1, Ladder::parking())
+        .try_into()
+        .expect("two ranks");
+    let theirs = one.start(Kind::Min, "x", &[1], LONG).expect("a round");
+    one.close();
+    let mine = [1, 2].map(|value| zero.start(Kind::Min, "x", &[value], LONG).expect("a round"));
+    zero.watch().expect("the row of rank 1 is there");
+    assert_eq!(zero.finish(&mine[0], LONG).as_deref(), Ok(&[1][..]));
+    let error = failure(zero.watch().expect_err("rank 1 has left"));
+    assert_eq!(error.round, 2);
+    let last = zero.finish(&mine[1], LONG);
+    assert_eq!(failure(last.expect_err("rank 1 has left")), error);
+    drop(theirs);
+}
+
+#[test]
+fn a_rank_that_has_come_with_another_call_is_not_missing() {
+    let [mut zero, mut one] = tables(2, 1, Ladder::parking())
+        .try_into()
+        .expect("two ranks");
+    let theirs = one.start(Kind::Max, "x", &[1], LONG).expect("a round");
+    // No time is left for more than one look.
+    let error = zero.all_reduce(Kind::Min, "x", &mut [1], Duration::ZERO);
+    let error = failure(error.expect_err("rank 1 calls max"));
+    assert!(matches!(&error.cause, Cause::Mismatch { .. }), "{error}");
+    drop(theirs);
+}
+
+#[test]
 fn a_rank_that_is_busy_elsewhere_can_look_after_its_next_round() {
     let [mut zero, mut one, mut two] = tables(3, 1, Ladder::parking())
         .try_into()
