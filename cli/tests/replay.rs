@@ -735,7 +735,7 @@ fn an_interrupted_replay_leaves_nothing() {
         let begin = Instant::now();
         send(&child, signal);
         let output = child.wait_with_output().unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(begin.elapsed() < Duration::from_secs(60));
         let line = one_line(&output);
         assert!(
             line.starts_with(&format!("interrupted by {signal}")),

@@ -45,7 +45,7 @@ fn a_storm_of_signals_changes_nothing(path: PathChoice) {
             .var("RANKPACT_WAIT", wait)
             .option("--storm")
             .start(|rank| {
-                let late = ["min g within=300 label=late", "sleep 1000"];
+                let late = ["min g within=300 label=late", "sleep 3000"];
                 [
                     "group g",
                     "min g count=1000",
