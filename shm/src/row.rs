@@ -75,33 +75,26 @@ fn read_line(line: &[AtomicU64; 7], slots: &mut [i64], form: Form) {
     }
 }
 
-/// Folds into `totals` what `line` holds of a contribution, and of its eighth slot if that is in a line of its own.
+/// Folds the slots of one line into `totals`, as many as these have room for.
 #[inline(always)]
-fn fold(
-    kind: Kind,
-    line: &[AtomicU64; 7],
-    form: Form,
-    eighth: Option<&AtomicU64>,
-    totals: &mut [i64],
-) {
+fn fold_line(kind: Kind, line: &[AtomicU64; 7], totals: &mut [i64], form: Form) {
     // The operation is known inside each loop, not asked for each slot.
     match kind {
-        Kind::Min => fold_with(|a, b| Kind::Min.fold(a, b), line, form, eighth, totals),
-        Kind::Max => fold_with(|a, b| Kind::Max.fold(a, b), line, form, eighth, totals),
-        Kind::Or => fold_with(|a, b| Kind::Or.fold(a, b), line, form, eighth, totals),
-        Kind::And => fold_with(|a, b| Kind::And.fold(a, b), line, form, eighth, totals),
+        Kind::Min => fold_line_with(|a, b| Kind::Min.fold(a, b), line, totals, form),
+        Kind::Max => fold_line_with(|a, b| Kind::Max.fold(a, b), line, totals, form),
+        Kind::Or => fold_line_with(|a, b| Kind::Or.fold(a, b), line, totals, form),
+        Kind::And => fold_line_with(|a, b| Kind::And.fold(a, b), line, totals, form),
         _ => {}
     }
 }
 
 #[inline(always)]
 #[expect(clippy::cast_possible_wrap, reason = "slots travel as bit patterns")]
-fn fold_with(
+fn fold_line_with(
     fold: impl Fn(i64, i64) -> i64,
     line: &[AtomicU64; 7],
-    form: Form,
-    eighth: Option<&AtomicU64>,
     totals: &mut [i64],
+    form: Form,
 ) {
     if let (Form::Short, Ok(eight)) = (form, <&mut [i64; MAX_SLOTS]>::try_from(&mut *totals)) {
         let theirs = unpack(&std::array::from_fn(|i| line[i].load(Relaxed)));
@@ -111,9 +104,6 @@ fn fold_with(
         return;
     }
     for (total, word) in totals.iter_mut().zip(line) {
-        *total = fold(*total, word.load(Relaxed) as i64);
-    }
-    if let (Some(total), Some(word)) = (totals.get_mut(7), eighth) {
         *total = fold(*total, word.load(Relaxed) as i64);
     }
 }
@@ -170,8 +160,12 @@ impl Row {
 
     /// Folds this row into `totals`.
     #[inline(always)]
+    #[expect(clippy::cast_possible_wrap, reason = "slots travel as bit patterns")]
     pub(crate) fn fold_into(&self, kind: Kind, form: Form, totals: &mut [i64]) {
-        fold(kind, &self.words, form, Some(&self.more[0]), totals);
+        fold_line(kind, &self.words, totals, form);
+        if let (Form::Full, Some(eighth)) = (form, totals.get_mut(7)) {
+            *eighth = kind.fold(*eighth, self.more[0].load(Relaxed) as i64);
+        }
     }
 
     /// Publishes what this rank's group of neighbours comes to, all of whose rows are short, so that this is too; or that
@@ -200,7 +194,7 @@ impl Row {
 
     /// Folds the partial result in this row into `totals`.
     pub(crate) fn fold_partial_into(&self, kind: Kind, totals: &mut [i64]) {
-        fold(kind, &self.more, Form::Short, None, totals);
+        fold_line(kind, &self.more, totals, Form::Short);
     }
 
     /// The compared word of a described call.
