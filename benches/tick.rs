@@ -194,7 +194,7 @@ fn contest(
     if let Some(gloo) = gloo {
         contest.other(gloo.name, move |cases| gloo.team(ranks, cases));
     }
-    contest.hold(depth, |line| results.say(line))
+    contest.hold(depth.is_full(), |line| results.say(line))
 }
 
 /// How many times what its collectives cost a tick does.

@@ -1,6 +1,7 @@
 //! A reduction over the ranks of this machine, ours and that of others: gloo in C++ and through torch, Open MPI, MPICH.
 //!
-//! `cargo bench -p rankpact-benches --bench versus -- [full]`; the short form only shows that it runs.
+//! `cargo bench -p rankpact-benches --bench versus -- [full | --ranks 2,4 --widths 1,8]`; the short form only shows that it
+//! runs.
 //!
 //! All contestants take turns, so that whatever else goes on meets them all; a ratio is that of one turn, and printed are
 //! the median of all turns and the spread. `rankpact again` is the same program once more: the spread of that ratio is
@@ -25,6 +26,34 @@ const AGAIN: &str = "rankpact again";
 struct Versus {
     #[command(flatten)]
     depth: Depth,
+    /// Measure only these numbers of ranks
+    #[arg(long, value_delimiter = ',', conflicts_with = "word")]
+    ranks: Vec<usize>,
+    /// Measure only these numbers of slots
+    #[arg(long, value_delimiter = ',', conflicts_with = "word")]
+    widths: Vec<usize>,
+}
+
+impl Versus {
+    /// A short turn is no ground for a verdict.
+    fn measures(&self) -> bool {
+        self.depth.is_full() || !(self.ranks.is_empty() && self.widths.is_empty())
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = usize> {
+        let chosen = |ranks: &usize| self.ranks.is_empty() || self.ranks.contains(ranks);
+        RANKS.into_iter().filter(chosen)
+    }
+
+    fn cases(&self, widths: &[usize]) -> Vec<Case> {
+        let chosen = |width: &usize| self.widths.is_empty() || self.widths.contains(width);
+        widths
+            .iter()
+            .copied()
+            .filter(chosen)
+            .map(Case::of)
+            .collect()
+    }
 }
 
 /// What a rank of ours is to do.
@@ -94,27 +123,27 @@ fn ours(
 fn rows(
     ranks: usize,
     peers: &[Peer],
-    depth: &Depth,
+    versus: &Versus,
     results: &mut Results,
 ) -> Result<Vec<Scored>, Failure> {
-    let mut contest = Contest::new(ranks, ROW.map(Case::of).to_vec());
+    let mut contest = Contest::new(ranks, versus.cases(&ROW));
     for name in ["rankpact", AGAIN] {
         contest.ours(name, move |cases| ours(name, ranks, "table", true, cases));
     }
     for peer in peers {
         contest.other(peer.name, move |cases| peer.team(ranks, cases));
     }
-    contest.hold(depth, |line| results.say(line))
+    contest.hold(versus.measures(), |line| results.say(line))
 }
 
 /// Wide vectors over TCP, against gloo; and what a group takes that is free to choose.
 fn vectors(
     ranks: usize,
     peers: &[Peer],
-    depth: &Depth,
+    versus: &Versus,
     results: &mut Results,
 ) -> Result<Vec<Scored>, Failure> {
-    let mut contest = Contest::new(ranks, WIDE.map(Case::of).to_vec());
+    let mut contest = Contest::new(ranks, versus.cases(&WIDE));
     for (name, path) in [
         ("rankpact tcp", "tcp"),
         (AGAIN, "tcp"),
@@ -125,13 +154,12 @@ fn vectors(
     for peer in peers.iter().filter(|peer| peer.name == Peer::GLOO) {
         contest.other(peer.name, move |cases| peer.team(ranks, cases));
     }
-    contest.hold(depth, |line| results.say(line))
+    contest.hold(versus.measures(), |line| results.say(line))
 }
 
 /// What is to be reached, and what was.
 struct Goals {
     table: Table,
-    /// A single short turn is no ground for a verdict.
     judged: bool,
 }
 
@@ -196,27 +224,27 @@ fn main() -> Result<(), Failure> {
     if let Some(settings) = settings()? {
         return rank(&settings);
     }
-    let Versus { depth } = Versus::parse();
-    let mut results = Results::new("versus", &depth);
+    let versus = Versus::parse();
+    let mut results = Results::new("versus", &versus.depth);
     let peers = Peer::all(|line| results.say(line))?;
     let mut goals = Goals {
         table: Table::new(1, ["against", "ranks", "slots", "at least", "reached", ""]),
-        judged: depth.is_full(),
+        judged: versus.measures(),
     };
     let slots = Axis {
         name: "slots",
         of: |case| case.width,
     };
     let mut narrow = Vec::new();
-    for ranks in RANKS {
-        let all = rows(ranks, &peers, &depth, &mut results)?;
+    for ranks in versus.ranks() {
+        let all = rows(ranks, &peers, &versus, &mut results)?;
         Scored::show(&all, "rows on the table", ranks, slots, &mut results)?;
         goals.rows(ranks, &all);
         narrow.push((ranks, all));
     }
     let mut wide = Vec::new();
-    for ranks in RANKS {
-        let all = vectors(ranks, &peers, &depth, &mut results)?;
+    for ranks in versus.ranks() {
+        let all = vectors(ranks, &peers, &versus, &mut results)?;
         Scored::show(&all, "vectors over TCP", ranks, slots, &mut results)?;
         goals.vectors(ranks, &all);
         wide.push((ranks, all));

@@ -1,6 +1,6 @@
 //! Several contestants with the same work, in turns: so a noisy machine meets them all alike.
 
-use crate::{Case, Depth, Failure, Report, Sample, Score, Scored, Team};
+use crate::{Case, Failure, Report, Sample, Score, Scored, Team};
 use std::fmt;
 use std::time::Duration;
 
@@ -82,17 +82,17 @@ impl<'a> Contest<'a> {
         });
     }
 
-    /// Holds it: in the short form one turn of a few rounds; else that turn says how many rounds the others have.
+    /// Holds it: one turn of a few rounds, which says how many rounds the others have where it is to be `measured`.
     ///
     /// # Errors
     ///
     /// One of ours fails. `failed` hears why another does.
     pub fn hold(
         mut self,
-        depth: &Depth,
+        measured: bool,
         mut failed: impl FnMut(&str),
     ) -> Result<Vec<Scored>, Failure> {
-        for turn in 0..=depth.choose(0, TURNS) {
+        for turn in 0..=if measured { TURNS } else { 0 } {
             let mut left = Vec::new();
             for mut contestant in self.contestants {
                 match contestant.turn(self.ranks, turn) {
@@ -157,14 +157,7 @@ impl Contestant<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
     use std::process::Command;
-
-    #[derive(Parser)]
-    struct Words {
-        #[command(flatten)]
-        depth: Depth,
-    }
 
     /// One rank whose rounds all take `ns`, or that fails.
     fn shell(name: &str, ns: u32, cases: &[Case]) -> Result<Team, Failure> {
@@ -196,12 +189,11 @@ mod tests {
 
     #[test]
     fn who_takes_three_times_as_long_is_said_to_and_who_fails_is_left_out() {
-        for (words, turns) in [(&["-"][..], 1), (&["-", "full"], TURNS)] {
-            let depth = Words::parse_from(words).depth;
+        for (measured, turns) in [(false, 1), (true, TURNS)] {
             let mut failed = Vec::new();
             let hear = |line: &str| failed.push(line.to_owned());
             // Rounds of 10 ms: a turn has few.
-            let all = contest(30_000_000, 10_000_000).hold(&depth, hear);
+            let all = contest(30_000_000, 10_000_000).hold(measured, hear);
             let all = all.expect("ours works");
             let names: Vec<_> = all.iter().map(|scored| &*scored.name).collect();
             assert_eq!(names, ["ours", "other"]);
@@ -220,8 +212,7 @@ mod tests {
 
     #[test]
     fn no_contest_without_ours() {
-        let depth = Words::parse_from(["-"]).depth;
-        assert!(contest(1, 0).hold(&depth, drop_line).is_err());
+        assert!(contest(1, 0).hold(false, drop_line).is_err());
     }
 
     fn drop_line(_: &str) {}

@@ -1,12 +1,16 @@
 //! What a rank calls in a round, and the stamp that says so in one word.
 
 use crate::layout::MAX_SLOTS;
+use crate::park::Place;
 use std::fmt;
 
 /// The kind of a collective call.
+//
+// A whole word, so that what it is part of has no padding: that is copied in overlapping pieces, and a load of such a piece
+// stalls until the row just published has left the store buffer, half of a round's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[repr(u8)]
+#[repr(u64)]
 pub enum Kind {
     /// Wait for all.
     Barrier = 1,
@@ -159,17 +163,18 @@ const KIND_SHIFT: u32 = 32;
 const WIDTH_SHIFT: u32 = 38;
 const FORM_SHIFT: u32 = 42;
 const LABEL_SHIFT: u32 = 44;
+const PLACE_SHIFT: u32 = 60;
 const KIND_MASK: u64 = (1 << 6) - 1;
 const WIDTH_MASK: u64 = (1 << 4) - 1;
 const LABEL_MASK: u64 = (1 << 16) - 1;
 const WIDE: u64 = 15;
 
-/// The word that publishes a row.
+/// The word that publishes a row. The place is a hint, and not compared; nor is the form.
 ///
 /// ```text
 ///  63    60 59        44 43  42 41   38 37   32 31                  0
 /// +--------+------------+------+-------+-------+---------------------+
-/// |   0    |  label id  | form | width | kind  | low bits of round   |
+/// | place  |  label id  | form | width | kind  | low bits of round   |
 /// +--------+------------+------+-------+-------+---------------------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +182,7 @@ pub(crate) struct Stamp(pub(crate) u64);
 
 impl Stamp {
     /// The bits that all ranks of a round share.
-    const COMPARED: u64 = !(1 << FORM_SHIFT);
+    const COMPARED: u64 = !(1 << FORM_SHIFT | u64::MAX << PLACE_SHIFT);
 
     pub(crate) fn new(round: u64, kind: Kind, width: Width, form: Form, label: u16) -> Self {
         Self(
@@ -187,6 +192,16 @@ impl Stamp {
                 | (form as u64) << FORM_SHIFT
                 | u64::from(label) << LABEL_SHIFT,
         )
+    }
+
+    /// The same, of a rank that is there.
+    #[inline(always)]
+    pub(crate) fn at(self, place: Place) -> Self {
+        Self(self.0 | place.0 << PLACE_SHIFT)
+    }
+
+    pub(crate) fn place(self) -> Place {
+        Place(self.0 >> PLACE_SHIFT)
     }
 
     /// The stamp of a buffer whose tenant was `round`, before anybody has called.
@@ -377,9 +392,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_stamp_returns_what_it_was_made_of((round, kind, width, form, label) in any_call()) {
+        fn a_stamp_returns_what_it_was_made_of((round, kind, width, form, label) in any_call(), place in 0_u64..16) {
             let kind = Kind::from_code(kind).expect("1 to 10 are kinds");
-            let stamp = Stamp::new(round, kind, width, form, label);
+            let elsewhere = Stamp::new(round, kind, width, form, label);
+            let stamp = elsewhere.at(Place(place));
+            prop_assert!(stamp.same_call(elsewhere));
+            prop_assert_eq!(stamp.place(), Place(place));
             prop_assert!(stamp.is_round(round));
             prop_assert!(!stamp.is_round(round.wrapping_add(1)));
             prop_assert_eq!(stamp.kind(), Some(kind));

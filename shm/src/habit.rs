@@ -46,6 +46,12 @@ impl Habit {
         rest == 0
     }
 
+    /// Whether it rests, or failures are still to be made good in `round`.
+    #[must_use]
+    pub fn doubts(&self, round: u64) -> bool {
+        self.rest.get() > 0 || u64::from(self.failures.get()) > round.wrapping_sub(self.last.get())
+    }
+
     /// Says that it has failed in `round`, at that price.
     pub fn failed(&self, round: u64, price: u32) {
         let since = round.wrapping_sub(self.last.replace(round));

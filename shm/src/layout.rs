@@ -21,7 +21,7 @@ pub const REASON_BYTES: usize = 8 * TEXT_WORDS;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rankpact");
 /// Version of the layout of a segment. Ranks of one job must have the same.
-pub const LAYOUT_VERSION: u64 = 3;
+pub const LAYOUT_VERSION: u64 = 4;
 /// Numbers that a geometry is made of.
 pub(crate) const SHAPE_WORDS: usize = 3;
 pub(crate) const LABELS: usize = 64;

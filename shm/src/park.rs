@@ -29,6 +29,9 @@ impl Ladder {
     const YIELDS: Duration = Duration::from_micros(500);
     const SPIN: Duration = Duration::from_micros(20);
 
+    /// About what a turn of the CPU takes: who waits for ranks on other CPUs alone does not give up its own for less.
+    const TURN: Duration = Duration::from_micros(1);
+
     /// A yield that takes so long has not been shared by ranks of this job alone: something else has had the CPU.
     pub const LOST: Duration = Duration::from_micros(500);
 
@@ -113,6 +116,9 @@ pub struct Effort {
 /// Polls between two looks at the clock while spinning, and before the first.
 const CLOCK_EVERY: u32 = 64;
 
+/// Rounds of which one has its first yield timed, where ranks never spin and yields have not been lost of late.
+const TIMED_EVERY: u64 = 8;
+
 /// The waits of one table: how they go, what they teach, what they have cost.
 ///
 /// Other jobs on the same CPUs cannot be counted, only be noticed, by spins in vain and by yields that last. Nothing of it
@@ -122,6 +128,8 @@ pub(crate) struct Waits {
     ladder: Ladder,
     /// Polls of the next wait before it first looks at the clock. The only word here that a happy round reads.
     bare: Cell<u32>,
+    /// Where this rank was when it last had to wait.
+    place: Cell<Place>,
     spins: Habit,
     yields: Habit,
     effort: Cell<Effort>,
@@ -132,6 +140,7 @@ impl Waits {
         let waits = Self {
             ladder,
             bare: Cell::default(),
+            place: Cell::new(Place::here()),
             spins: Habit::default(),
             yields: Habit::default(),
             effort: Cell::default(),
@@ -159,6 +168,12 @@ impl Waits {
         }
     }
 
+    /// Where this rank is, as far as it knows. A hint for others.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> Place {
+        self.place.get()
+    }
+
     fn prepare(&self, spin: Duration) {
         self.bare.set(if spin.is_zero() { 0 } else { CLOCK_EVERY });
     }
@@ -180,6 +195,15 @@ impl Waits {
         };
         self.prepare(spin);
         (spin, yields)
+    }
+
+    /// Whether the first yield of a wait in `round` may go without a look at the clock, which is half of what such a wait
+    /// costs besides its yield. What is lost then is found out some rounds later.
+    fn yields_untimed(&self, round: u64) -> bool {
+        let ladder = &self.ladder;
+        !ladder.yields.is_zero()
+            && ladder.spin_among(1).is_zero()
+            && !(ladder.adapts && (round.is_multiple_of(TIMED_EVERY) || self.yields.doubts(round)))
     }
 
     fn spun_in_vain(&self, round: u64) {
@@ -248,6 +272,29 @@ impl Waits {
     }
 }
 
+/// Which CPU a rank is on, in four bits: CPUs share numbers. A hint; 0 is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(pub(crate) u64);
+
+impl Place {
+    const NUMBERS: usize = 15;
+
+    #[cfg(not(loom))]
+    fn here() -> Self {
+        Self(1 + (rustix::thread::sched_getcpu() % Self::NUMBERS) as u64)
+    }
+
+    #[cfg(loom)]
+    fn here() -> Self {
+        Self(0)
+    }
+
+    /// Whether a rank at `other` may have to wait until this one gives up its CPU.
+    pub(crate) fn may_be(self, other: Self) -> bool {
+        self == other || self.0 == 0 || other.0 == 0
+    }
+}
+
 /// What the ranks of a round wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Awaited {
@@ -287,7 +334,7 @@ pub(crate) enum Step {
 
 #[cfg(not(loom))]
 mod climb {
-    use super::{CLOCK_EVERY, Ladder, Step, Waits};
+    use super::{CLOCK_EVERY, Ladder, Place, Step, Waits};
     use crate::sync::{AtomicUsize, Ordering::Relaxed, spin_loop, yield_now};
     use std::time::{Duration, Instant};
 
@@ -320,6 +367,8 @@ mod climb {
         timeout: Duration,
         /// Polls left before the next look at the clock; none once the spin is over.
         bare: u32,
+        /// Whether it has not come as far as a step.
+        fresh: bool,
         height: Option<Height>,
     }
 
@@ -327,6 +376,8 @@ mod climb {
     #[derive(Debug)]
     struct Height {
         started: Instant,
+        /// How long ago that is, where nothing has taken time since the last look at the clock.
+        waited: Option<Duration>,
         /// How long to spin; nothing once that is over.
         spin: Duration,
         /// Until when to yield.
@@ -334,6 +385,14 @@ mod climb {
         next_slice: Duration,
         /// Until the first sleep.
         awake: Option<Awake>,
+    }
+
+    impl Waits {
+        /// Yields the CPU. Whoever gets it may move this rank to another.
+        fn give_way(&self) {
+            yield_now();
+            self.place.set(Place::here());
+        }
     }
 
     impl<'a> Climb<'a> {
@@ -344,6 +403,7 @@ mod climb {
                 round,
                 timeout,
                 bare: waits.bare.get(),
+                fresh: true,
                 height: None,
             }
         }
@@ -369,23 +429,37 @@ mod climb {
             polls
         }
 
-        /// Waits a little, `sleep`ing where the ladder has come to that.
+        /// Waits a little, `sleep`ing where the ladder has come to that, and yielding at once where a rank that is waited
+        /// for may be `beside` this one.
         #[cold]
-        pub(crate) fn step(&mut self, sleep: impl FnOnce(Duration)) -> Step {
+        pub(crate) fn step(
+            &mut self,
+            beside: impl Fn(Place) -> bool,
+            sleep: impl FnOnce(Duration),
+        ) -> Step {
             let (waits, round) = (self.waits, self.round);
             let ladder = &waits.ladder;
+            let beside = || beside(waits.place());
+            if std::mem::take(&mut self.fresh) && waits.yields_untimed(round) && beside() {
+                waits.give_way();
+                return Step::Again;
+            }
             let height = self.height.get_or_insert_with(|| {
                 let (awake, threads) = Awake::here();
                 let (spin, yields) = waits.budgets(round, threads);
                 Height {
                     started: Instant::now(),
+                    waited: Some(Duration::ZERO),
                     spin,
                     yields,
                     next_slice: ladder.slice,
                     awake: Some(awake),
                 }
             });
-            let waited = height.started.elapsed();
+            let waited = height
+                .waited
+                .take()
+                .unwrap_or_else(|| height.started.elapsed());
             if waited >= self.timeout {
                 return Step::Expired { waited };
             }
@@ -401,10 +475,16 @@ mod climb {
                 waits.spun_in_vain(round);
             }
             if waited < height.yields {
-                yield_now();
-                if height.started.elapsed() >= waited + Ladder::LOST {
+                if waited < Ladder::TURN && !beside() {
+                    spin_loop();
+                    return Step::Again;
+                }
+                waits.give_way();
+                let after = height.started.elapsed();
+                if after >= waited + Ladder::LOST {
                     waits.lost_the_cpu(round);
                 }
+                height.waited = Some(after);
             } else {
                 height.awake = None;
                 sleep((height.next_slice - waited).min(self.timeout - waited));
@@ -457,6 +537,56 @@ mod climb {
         }
 
         #[test]
+        fn first_yields_go_untimed_where_ranks_never_spin_and_none_was_lost_of_late() {
+            let crowded = Waits::new(Ladder::auto(4, 2));
+            let untimed = |rounds: std::ops::Range<u64>| {
+                rounds
+                    .filter(|round| crowded.yields_untimed(*round))
+                    .count()
+            };
+            assert_eq!(untimed(1..81), 70);
+            crowded.lost_the_cpu(80);
+            assert_eq!(untimed(81..81 + u64::from(crate::Habit::DEAR) - 1), 0);
+            assert_eq!(untimed(97..113), 14);
+            // Several in a row: yields rest, and none is untimed until one has been tried again.
+            (113..116).for_each(|round| crowded.lost_the_cpu(round));
+            assert_eq!(untimed(200..300), 0);
+
+            let always = |ladder| (1..=8).all(|round| Waits::new(ladder).yields_untimed(round));
+            let never = |ladder| !(1..=8).any(|round| Waits::new(ladder).yields_untimed(round));
+            assert!(always(Ladder::yielding()));
+            assert!(
+                never(Ladder::auto(2, 2)) && never(Ladder::spinning()) && never(Ladder::parking())
+            );
+        }
+
+        #[test]
+        fn a_rank_may_be_here_unless_both_places_are_known_and_differ() {
+            let [unknown, one, other] = [0, 1, 15].map(Place);
+            assert!(one.may_be(one) && one.may_be(unknown) && unknown.may_be(one));
+            assert!(!one.may_be(other));
+            assert!((1..16).contains(&Place::here().0));
+        }
+
+        #[test]
+        fn who_waits_for_other_cpus_alone_keeps_its_own_for_a_turn() {
+            let waits = Waits::new(Ladder::yielding());
+            let moved = Place(0);
+            waits.place.set(moved);
+            let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
+            climb.step(|_| false, |_| unreachable!("it yields"));
+            // A yield would have looked where it is now.
+            assert_eq!(waits.place(), moved);
+            std::thread::sleep(Ladder::TURN);
+            climb.step(|_| false, |_| unreachable!("it yields"));
+            assert_ne!(waits.place(), moved);
+            waits.place.set(moved);
+            let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
+            climb.step(|_| true, |_| unreachable!("it yields"));
+            assert_ne!(waits.place(), moved);
+        }
+
+        #[test]
         fn a_thread_counts_as_awake_until_it_sleeps() {
             let waits = Waits::new(Ladder::parking());
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
@@ -469,11 +599,15 @@ mod climb {
             assert!(!awake(&climb));
             let mut slept = false;
             // A parking ladder sleeps at its first step.
-            assert_eq!(climb.step(|_| slept = true), Step::Again);
+            assert_eq!(climb.step(|_| true, |_| slept = true), Step::Again);
             assert!(slept && !awake(&climb));
             let waits = Waits::new(Ladder::yielding());
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
-            assert_eq!(climb.step(|_| unreachable!("it yields")), Step::Again);
+            // The first yield is too short to count.
+            for _ in 0..2 {
+                let step = climb.step(|_| true, |_| unreachable!("it yields"));
+                assert_eq!(step, Step::Again);
+            }
             assert!(awake(&climb));
         }
     }
@@ -481,7 +615,7 @@ mod climb {
 
 #[cfg(loom)]
 mod climb {
-    use super::{Step, Waits};
+    use super::{Place, Step, Waits};
     use std::time::Duration;
 
     /// In models time does not pass: `timeout` in nanoseconds is how many polls may fail, and a ladder that neither
@@ -512,7 +646,11 @@ mod climb {
             false
         }
 
-        pub(crate) fn step(&mut self, sleep: impl FnOnce(Duration)) -> Step {
+        pub(crate) fn step(
+            &mut self,
+            _: impl Fn(Place) -> bool,
+            sleep: impl FnOnce(Duration),
+        ) -> Step {
             self.polls_left = self.polls_left.saturating_sub(1);
             if self.polls_left == 0 {
                 return Step::Expired {

@@ -531,9 +531,12 @@ impl Ring {
             } else {
                 self.inspect_while(false, || !self.is_there(awaited))?;
                 let look = || self.is_there(awaited) || self.has_anybody_left();
-                climb.step(|slice| {
-                    waits.sleep(self.sleepers(awaited), self.me, ANY, slice, look);
-                })
+                climb.step(
+                    |_| true,
+                    |slice| {
+                        waits.sleep(self.sleepers(awaited), self.me, ANY, slice, look);
+                    },
+                )
             };
             // While fragments trickle in, no climb gets as far as a slice.
             if matches!(step, Step::Slice { .. })

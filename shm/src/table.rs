@@ -18,7 +18,7 @@ use crate::liveness::Liveness;
 use crate::member::Leave;
 use crate::origin::{self, Failure, Missing, Reason};
 use crate::outcome::State;
-use crate::park::{self, Awaited, Climb, Effort, Ladder, Step, Waits};
+use crate::park::{self, Awaited, Climb, Effort, Ladder, Place, Step, Waits};
 use crate::row::form_of;
 use crate::seat::{Aborter, Seat, contradiction, data_travels};
 use crate::storage::Storage;
@@ -665,7 +665,7 @@ impl Table {
         }
         let label = self.labels.id(&seat.storage, label)?;
         let row = &seat.storage.rows(round)[seat.me];
-        let stamp = Stamp::new(round, kind, width, fill(row), label);
+        let stamp = Stamp::new(round, kind, width, fill(row), label).at(self.waits.place());
         if self.timing.is_some() {
             row.arrived_ns().store(monotonic_ns(), Ordering::Relaxed);
         }
@@ -803,10 +803,15 @@ impl Table {
             patience.complete = true;
             return seat.surrender(round, &reason);
         }
-        match climb.step(|slice| {
+        // Where they were in an earlier round, as a rule: rows tell even before they are replaced.
+        let rows = seat.storage.rows(round);
+        let beside =
+            |here: Place| bits(pending).any(|peer| here.may_be(rows[peer].stamp().place()));
+        let sleep = |slice| {
             self.waits
                 .sleep(seat.storage.control(), seat.me, round, slice, asleep);
-        }) {
+        };
+        match climb.step(beside, sleep) {
             Step::Again => {}
             Step::Slice { waited } => {
                 if let Some(slice) = &self.slice {
