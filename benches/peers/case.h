@@ -2,7 +2,7 @@
    The warm-up checks every value; the rounds are run once without a clock in between, for the wall and CPU time, and
    once with, for the time of each. */
 
-#define WARM_UP_NS 100000000
+#define WARM_UP_NS 300000000
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

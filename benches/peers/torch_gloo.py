@@ -20,7 +20,7 @@ for case in cases:
         for _ in range(calls):
             dist.all_reduce(values, op=dist.ReduceOp.MIN)
 
-    on, warm_up, until = torch.ones(1, dtype=torch.int64), 0, time.monotonic() + 0.1
+    on, warm_up, until = torch.ones(1, dtype=torch.int64), 0, time.monotonic() + 0.3
     while on.item():
         values = (rank + warm_up + slots) % size * 1000 + warm_up + slots
         dist.all_reduce(values, op=dist.ReduceOp.MIN)
