@@ -29,7 +29,7 @@ impl Ladder {
     const YIELDS: Duration = Duration::from_micros(500);
     const SPIN: Duration = Duration::from_micros(20);
 
-    /// About what a turn of the CPU takes: who waits for ranks on other CPUs alone does not give up its own for less.
+    /// About what a change of turns takes: who waits for ranks on other CPUs alone does not give up its own sooner.
     const TURN: Duration = Duration::from_micros(1);
 
     /// A yield that takes so long has not been shared by ranks of this job alone: something else has had the CPU.
@@ -116,8 +116,8 @@ pub struct Effort {
 /// Polls between two looks at the clock while spinning, and before the first.
 const CLOCK_EVERY: u32 = 64;
 
-/// Rounds of which one has its first yield timed, where ranks never spin and yields have not been lost of late.
-const TIMED_EVERY: u64 = 8;
+/// In one of so many rounds ranks that share CPUs look where the others are, and time even the first yield of a wait.
+const SELDOM: u64 = 8;
 
 /// The waits of one table: how they go, what they teach, what they have cost.
 ///
@@ -128,8 +128,9 @@ pub(crate) struct Waits {
     ladder: Ladder,
     /// Polls of the next wait before it first looks at the clock. The only word here that a happy round reads.
     bare: Cell<u32>,
-    /// Where this rank was when it last had to wait.
+    /// Where this rank was when it last had to wait, and which ranks may have been there too.
     place: Cell<Place>,
+    beside: Cell<u64>,
     spins: Habit,
     yields: Habit,
     effort: Cell<Effort>,
@@ -141,6 +142,7 @@ impl Waits {
             ladder,
             bare: Cell::default(),
             place: Cell::new(Place::here()),
+            beside: Cell::new(u64::MAX),
             spins: Habit::default(),
             yields: Habit::default(),
             effort: Cell::default(),
@@ -174,6 +176,15 @@ impl Waits {
         self.place.get()
     }
 
+    /// The ranks that may be on the CPU of this one, as far as it knows: `look` compares the places in their rows. Now and
+    /// then only, for rows that are being written are better left alone.
+    pub(crate) fn beside(&self, round: u64, look: impl FnOnce(Place) -> u64) -> u64 {
+        if round.is_multiple_of(SELDOM) {
+            self.beside.set(look(self.place()));
+        }
+        self.beside.get()
+    }
+
     fn prepare(&self, spin: Duration) {
         self.bare.set(if spin.is_zero() { 0 } else { CLOCK_EVERY });
     }
@@ -203,7 +214,7 @@ impl Waits {
         let ladder = &self.ladder;
         !ladder.yields.is_zero()
             && ladder.spin_among(1).is_zero()
-            && !(ladder.adapts && (round.is_multiple_of(TIMED_EVERY) || self.yields.doubts(round)))
+            && !(ladder.adapts && (round.is_multiple_of(SELDOM) || self.yields.doubts(round)))
     }
 
     fn spun_in_vain(&self, round: u64) {
@@ -382,6 +393,8 @@ mod climb {
         spin: Duration,
         /// Until when to yield.
         yields: Duration,
+        /// When this rank got the CPU, as far as it knows.
+        turn: Duration,
         next_slice: Duration,
         /// Until the first sleep.
         awake: Option<Awake>,
@@ -434,12 +447,11 @@ mod climb {
         #[cold]
         pub(crate) fn step(
             &mut self,
-            beside: impl Fn(Place) -> bool,
+            beside: impl Fn() -> bool,
             sleep: impl FnOnce(Duration),
         ) -> Step {
             let (waits, round) = (self.waits, self.round);
             let ladder = &waits.ladder;
-            let beside = || beside(waits.place());
             if std::mem::take(&mut self.fresh) && waits.yields_untimed(round) && beside() {
                 waits.give_way();
                 return Step::Again;
@@ -452,6 +464,7 @@ mod climb {
                     waited: Some(Duration::ZERO),
                     spin,
                     yields,
+                    turn: Duration::ZERO,
                     next_slice: ladder.slice,
                     awake: Some(awake),
                 }
@@ -475,7 +488,7 @@ mod climb {
                 waits.spun_in_vain(round);
             }
             if waited < height.yields {
-                if waited < Ladder::TURN && !beside() {
+                if waited < height.turn + Ladder::TURN && !beside() {
                     spin_loop();
                     return Step::Again;
                 }
@@ -485,6 +498,7 @@ mod climb {
                     waits.lost_the_cpu(round);
                 }
                 height.waited = Some(after);
+                height.turn = after;
             } else {
                 height.awake = None;
                 sleep((height.next_slice - waited).min(self.timeout - waited));
@@ -561,6 +575,19 @@ mod climb {
         }
 
         #[test]
+        fn who_is_beside_is_looked_up_in_one_round_of_eight() {
+            let waits = Waits::new(Ladder::yielding());
+            assert_eq!(
+                waits.beside(1, |_| 0b10),
+                u64::MAX,
+                "not known yet: anybody"
+            );
+            assert_eq!(waits.beside(8, |_| 0b10), 0b10);
+            assert!((9..16).all(|round| waits.beside(round, |_| 0b100) == 0b10));
+            assert_eq!(waits.beside(16, |_| 0b100), 0b100);
+        }
+
+        #[test]
         fn a_rank_may_be_here_unless_both_places_are_known_and_differ() {
             let [unknown, one, other] = [0, 1, 15].map(Place);
             assert!(one.may_be(one) && one.may_be(unknown) && unknown.may_be(one));
@@ -574,15 +601,15 @@ mod climb {
             let moved = Place(0);
             waits.place.set(moved);
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
-            climb.step(|_| false, |_| unreachable!("it yields"));
+            climb.step(|| false, |_| unreachable!("it yields"));
             // A yield would have looked where it is now.
             assert_eq!(waits.place(), moved);
             std::thread::sleep(Ladder::TURN);
-            climb.step(|_| false, |_| unreachable!("it yields"));
+            climb.step(|| false, |_| unreachable!("it yields"));
             assert_ne!(waits.place(), moved);
             waits.place.set(moved);
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
-            climb.step(|_| true, |_| unreachable!("it yields"));
+            climb.step(|| true, |_| unreachable!("it yields"));
             assert_ne!(waits.place(), moved);
         }
 
@@ -599,13 +626,13 @@ mod climb {
             assert!(!awake(&climb));
             let mut slept = false;
             // A parking ladder sleeps at its first step.
-            assert_eq!(climb.step(|_| true, |_| slept = true), Step::Again);
+            assert_eq!(climb.step(|| true, |_| slept = true), Step::Again);
             assert!(slept && !awake(&climb));
             let waits = Waits::new(Ladder::yielding());
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
             // The first yield is too short to count.
             for _ in 0..2 {
-                let step = climb.step(|_| true, |_| unreachable!("it yields"));
+                let step = climb.step(|| true, |_| unreachable!("it yields"));
                 assert_eq!(step, Step::Again);
             }
             assert!(awake(&climb));
@@ -615,7 +642,7 @@ mod climb {
 
 #[cfg(loom)]
 mod climb {
-    use super::{Place, Step, Waits};
+    use super::{Step, Waits};
     use std::time::Duration;
 
     /// In models time does not pass: `timeout` in nanoseconds is how many polls may fail, and a ladder that neither
@@ -646,11 +673,7 @@ mod climb {
             false
         }
 
-        pub(crate) fn step(
-            &mut self,
-            _: impl Fn(Place) -> bool,
-            sleep: impl FnOnce(Duration),
-        ) -> Step {
+        pub(crate) fn step(&mut self, _: impl Fn() -> bool, sleep: impl FnOnce(Duration)) -> Step {
             self.polls_left = self.polls_left.saturating_sub(1);
             if self.polls_left == 0 {
                 return Step::Expired {

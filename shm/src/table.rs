@@ -804,9 +804,14 @@ impl Table {
             return seat.surrender(round, &reason);
         }
         // Where they were in an earlier round, as a rule: rows tell even before they are replaced.
-        let rows = seat.storage.rows(round);
-        let beside =
-            |here: Place| bits(pending).any(|peer| here.may_be(rows[peer].stamp().place()));
+        let places = |here: Place| {
+            let rows = seat.storage.rows(round);
+            let beside = |peer: &usize| here.may_be(rows[*peer].stamp().place());
+            bits(self.others())
+                .filter(beside)
+                .fold(0, |mask, peer| mask | 1 << peer)
+        };
+        let beside = || self.waits.beside(round, places) & pending != 0;
         let sleep = |slice| {
             self.waits
                 .sleep(seat.storage.control(), seat.me, round, slice, asleep);
