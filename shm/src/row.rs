@@ -2,7 +2,7 @@
 
 use crate::call::{Announcement, Form, Kind, Stamp};
 use crate::layout::{MAX_SLOTS, Row};
-use crate::sync::{AtomicU64, Ordering::Relaxed, order};
+use crate::sync::{AtomicU64, Ordering::Relaxed, fetch_to_write, order};
 
 /// The words of the second line that are neither the eighth slot nor the time of arrival.
 const SPARE: std::ops::Range<usize> = 2..7;
@@ -115,16 +115,26 @@ impl Row {
     #[inline(always)]
     #[expect(clippy::cast_sign_loss, reason = "slots travel as bit patterns")]
     pub(crate) fn fill(&self, slots: &[i64], form: Form) {
-        fill_line(&self.words, slots, form);
+        // The line of the stamp last, in one go: a peer that polls takes it back between any two stores that are far apart.
         if let (Form::Full, Some(eighth)) = (form, slots.get(7)) {
             self.more[0].store(*eighth as u64, Relaxed);
         }
+        fill_line(&self.words, slots, form);
     }
 
     /// Asks for the second line.
     #[inline(always)]
     pub(crate) fn touch(&self) {
         std::hint::black_box(self.more[0].load(Relaxed));
+    }
+
+    /// Asks for the lines that a row of this form is written to, ahead of writing it.
+    #[inline(always)]
+    pub(crate) fn fetch_to_write(&self, form: Form) {
+        fetch_to_write(&self.stamp);
+        if form == Form::Full {
+            fetch_to_write(&self.more[0]);
+        }
     }
 
     /// When the row was published, monotonic clock, where timing is switched on.
@@ -206,16 +216,20 @@ impl Row {
     /// Stores a described call; the form of the row.
     pub(crate) fn describe(&self, description: i64, announcement: Announcement) -> Form {
         let (line, more) = announcement.words(description);
+        let form = if more.iter().all(|word| *word == 0) {
+            Form::Short
+        } else {
+            Form::Full
+        };
+        if form == Form::Full {
+            for (word, value) in self.more[SPARE].iter().zip(more) {
+                word.store(value, Relaxed);
+            }
+        }
         for (word, value) in self.words.iter().zip(line) {
             word.store(value, Relaxed);
         }
-        if more.iter().all(|word| *word == 0) {
-            return Form::Short;
-        }
-        for (word, value) in self.more[SPARE].iter().zip(more) {
-            word.store(value, Relaxed);
-        }
-        Form::Full
+        form
     }
 
     /// The other words of a described call.

@@ -17,6 +17,25 @@ mod real {
         false
     }
 
+    /// Asks for the cache line of `word`, to be written soon. A hint: nothing is read or written, and nothing waits.
+    #[inline(always)]
+    pub(crate) fn fetch_to_write(word: &AtomicU64) {
+        let word: *const AtomicU64 = word;
+        // SAFETY: a prefetch changes nothing that a program can see, whatever the address. The compiler's own intrinsic only
+        // fetches to read where the CPU is not known to have this instruction; one that lacks it ignores it.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) word, options(readonly, nostack, preserves_flags));
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) word, options(readonly, nostack, preserves_flags));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = word;
+    }
+
     /// A word in shared memory on which ranks sleep.
     #[repr(transparent)]
     #[derive(Debug, Default)]

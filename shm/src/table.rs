@@ -670,6 +670,8 @@ impl Table {
             row.arrived_ns().store(monotonic_ns(), Ordering::Relaxed);
         }
         row.publish(stamp);
+        // The next row's line comes while this rank waits: its peers had it last, and publishing would wait for it.
+        seat.storage.rows(round.wrapping_add(1))[seat.me].fetch_to_write(stamp.form());
         if self.radix != 0 && width == Width::Wide {
             row.publish_partial(stamp, None);
         }

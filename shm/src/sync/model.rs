@@ -10,6 +10,9 @@ pub(crate) use loom::sync::atomic::{Ordering, fence};
 pub(crate) use loom::thread::yield_now as spin_loop;
 pub(crate) use loom::thread::yield_now;
 
+/// Models have no caches.
+pub(crate) fn fetch_to_write(_: &AtomicU64) {}
+
 pub(crate) fn weakened(tag: &str) -> bool {
     static TAG: OnceLock<String> = OnceLock::new();
     TAG.get_or_init(|| std::env::var("RANKPACT_WEAKEN").unwrap_or_default()) == tag
