@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 const RANKS: [usize; 3] = [2, 4, 8];
 const ROW: [usize; 2] = [1, MAX_SLOTS];
 const WIDE: [usize; 6] = [9, 64, 1024, 16_384, 1 << 18, 1 << 20];
+const WIDTHS: [usize; 8] = [1, 8, 9, 64, 1024, 16_384, 1 << 18, 1 << 20];
 const AGAIN: &str = "rankpact again";
 
 /// Our reduction beside that of others.
@@ -27,11 +28,19 @@ struct Versus {
     #[command(flatten)]
     depth: Depth,
     /// Measure only these numbers of ranks
-    #[arg(long, value_delimiter = ',', conflicts_with = "word")]
+    #[arg(long, value_delimiter = ',', value_parser = one_of(&RANKS), conflicts_with = "word")]
     ranks: Vec<usize>,
     /// Measure only these numbers of slots
-    #[arg(long, value_delimiter = ',', conflicts_with = "word")]
+    #[arg(long, value_delimiter = ',', value_parser = one_of(&WIDTHS), conflicts_with = "word")]
     widths: Vec<usize>,
+}
+
+/// A number that is measured.
+fn one_of(known: &'static [usize]) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text: &str| {
+        let number = text.parse().ok().filter(|number| known.contains(number));
+        number.ok_or_else(|| format!("one of {known:?}"))
+    }
 }
 
 impl Versus {
@@ -237,6 +246,9 @@ fn main() -> Result<(), Failure> {
     };
     let mut narrow = Vec::new();
     for ranks in versus.ranks() {
+        if versus.cases(&ROW).is_empty() {
+            break;
+        }
         let all = rows(ranks, &peers, &versus, &mut results)?;
         Scored::show(&all, "rows on the table", ranks, slots, &mut results)?;
         goals.rows(ranks, &all);
@@ -244,6 +256,9 @@ fn main() -> Result<(), Failure> {
     }
     let mut wide = Vec::new();
     for ranks in versus.ranks() {
+        if versus.cases(&WIDE).is_empty() {
+            break;
+        }
         let all = vectors(ranks, &peers, &versus, &mut results)?;
         Scored::show(&all, "vectors over TCP", ranks, slots, &mut results)?;
         goals.vectors(ranks, &all);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// A warm-up is over when it has taken that long on any rank. Until then a system has spread ranks over its CPUs.
+/// A warm-up is over when it has taken that long on any rank. By then the system has spread ranks over its CPUs.
 const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Rounds of `calls` reductions of `width` integers each. `peers/case.h` reads and measures the same.

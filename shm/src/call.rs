@@ -408,14 +408,15 @@ mod tests {
         }
 
         #[test]
-        fn stamps_are_the_same_call_exactly_when_all_but_the_form_agrees(a in any_call(), b in any_call()) {
+        fn stamps_are_the_same_call_exactly_when_all_but_form_and_place_agrees(a in any_call(), b in any_call(), places in [0_u64..16, 0..16]) {
             let make = |(round, kind, width, form, label): (u64, u64, Width, Form, u16)| {
                 Stamp::new(round, Kind::from_code(kind).expect("1 to 10 are kinds"), width, form, label)
             };
             let equal = Stamp::low(a.0) == Stamp::low(b.0) && a.1 == b.1 && a.2 == b.2 && a.4 == b.4;
-            prop_assert_eq!(make(a).same_call(make(b)), equal);
+            let [here, there] = places.map(Place);
+            prop_assert_eq!(make(a).at(here).same_call(make(b).at(there)), equal);
             let reformed = (a.0, a.1, a.2, Form::Full, a.4);
-            prop_assert!(make(a).same_call(make(reformed)));
+            prop_assert!(make(a).at(here).same_call(make(reformed).at(there)));
         }
     }
 }

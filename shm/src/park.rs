@@ -14,7 +14,7 @@ pub struct Ladder {
     /// But only while at most so many threads of this process wait awake: where more threads wait than there are CPUs, a
     /// spin delays the very peer it waits for.
     pub spinners: usize,
-    /// Then yield the CPU between polls for so long.
+    /// Then yield the CPU between polls for so long; where no rank that is missing can be on it, after some polls.
     pub yields: Duration,
     /// Then sleep, looking up each time so much has passed: a dead peer is reported within one slice.
     pub slice: Duration,
@@ -66,7 +66,7 @@ impl Ladder {
         }
     }
 
-    /// Never sleep, but yield between polls.
+    /// Never sleep, but yield.
     #[must_use]
     pub fn yielding() -> Self {
         Self {
@@ -109,15 +109,15 @@ pub struct Effort {
     pub sleeps: u64,
     /// How often it woke others.
     pub wakes: u64,
-    /// How often it yielded the CPU to something that kept it for long.
+    /// How often it was seen to have yielded the CPU to something that kept it for long.
     pub lost: u64,
 }
 
 /// Polls between two looks at the clock while spinning, and before the first.
 const CLOCK_EVERY: u32 = 64;
 
-/// In one of so many rounds ranks that share CPUs look where the others are, and time even the first yield of a wait.
-const SELDOM: u64 = 8;
+/// In one of so many waits a rank looks where it is and where the others are, and times even the first yield.
+const SELDOM: u32 = 8;
 
 /// The waits of one table: how they go, what they teach, what they have cost.
 ///
@@ -126,11 +126,13 @@ const SELDOM: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Waits {
     ladder: Ladder,
-    /// Polls of the next wait before it first looks at the clock. The only word here that a happy round reads.
+    /// Polls of the next wait before it first looks at the clock.
     bare: Cell<u32>,
-    /// Where this rank was when it last had to wait, and which ranks may have been there too.
+    /// Where this rank was when it last looked, and which ranks may have been there too.
     place: Cell<Place>,
     beside: Cell<u64>,
+    /// Waits until the next look.
+    next_look: Cell<u32>,
     spins: Habit,
     yields: Habit,
     effort: Cell<Effort>,
@@ -141,8 +143,9 @@ impl Waits {
         let waits = Self {
             ladder,
             bare: Cell::default(),
-            place: Cell::new(Place::here()),
+            place: Cell::default(),
             beside: Cell::new(u64::MAX),
+            next_look: Cell::default(),
             spins: Habit::default(),
             yields: Habit::default(),
             effort: Cell::default(),
@@ -176,13 +179,21 @@ impl Waits {
         self.place.get()
     }
 
-    /// The ranks that may be on the CPU of this one, as far as it knows: `look` compares the places in their rows. Now and
-    /// then only, for rows that are being written are better left alone.
-    pub(crate) fn beside(&self, round: u64, look: impl FnOnce(Place) -> u64) -> u64 {
-        if round.is_multiple_of(SELDOM) {
-            self.beside.set(look(self.place()));
+    /// Whom a rank that has just published looks at first. Where ranks share CPUs these are the ones beside it: as long as one
+    /// of them is missing it must give way anyhow, and the lines that others are about to write stay with them.
+    #[inline(always)]
+    pub(crate) fn first_looked_at(&self) -> u64 {
+        if self.polls() > 0 {
+            u64::MAX
+        } else {
+            self.beside.get()
         }
-        self.beside.get()
+    }
+
+    /// Says where this rank is, in a test.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn move_to(&self, place: Place) {
+        self.place.set(place);
     }
 
     fn prepare(&self, spin: Duration) {
@@ -208,13 +219,22 @@ impl Waits {
         (spin, yields)
     }
 
-    /// Whether the first yield of a wait in `round` may go without a look at the clock, which is half of what such a wait
-    /// costs besides its yield. What is lost then is found out some rounds later.
-    fn yields_untimed(&self, round: u64) -> bool {
+    /// Whether a wait that begins now is to look around. Waits count, not rounds: ranks that take turns on a CPU also take
+    /// turns in which of them need not wait, and one might never do so in the round in question.
+    fn looks(&self) -> bool {
+        let left = self.next_look.get();
+        self.next_look
+            .set(left.checked_sub(1).unwrap_or(SELDOM - 1));
+        left == 0
+    }
+
+    /// Whether the first yield of a wait in `round` that `looks` around or does not may go without a look at the clock, which
+    /// is half of what such a wait costs besides its yield.
+    fn yields_untimed(&self, round: u64, looks: bool) -> bool {
         let ladder = &self.ladder;
         !ladder.yields.is_zero()
             && ladder.spin_among(1).is_zero()
-            && !(ladder.adapts && (round.is_multiple_of(SELDOM) || self.yields.doubts(round)))
+            && !(ladder.adapts && (looks || self.yields.doubts(round)))
     }
 
     fn spun_in_vain(&self, round: u64) {
@@ -249,6 +269,7 @@ impl Waits {
         if !look() {
             self.count(|effort| effort.sleeps += 1);
             futex.sleep(ticket, slice);
+            self.place.set(Place::here());
         }
         waiters.fetch_and(!(1 << me), Ordering::Relaxed);
     }
@@ -284,7 +305,7 @@ impl Waits {
 }
 
 /// Which CPU a rank is on, in four bits: CPUs share numbers. A hint; 0 is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) u64);
 
 impl Place {
@@ -378,8 +399,8 @@ mod climb {
         timeout: Duration,
         /// Polls left before the next look at the clock; none once the spin is over.
         bare: u32,
-        /// Whether it has not come as far as a step.
-        fresh: bool,
+        /// Whether it looks around; not known before its first step.
+        looks: Option<bool>,
         height: Option<Height>,
     }
 
@@ -400,14 +421,6 @@ mod climb {
         awake: Option<Awake>,
     }
 
-    impl Waits {
-        /// Yields the CPU. Whoever gets it may move this rank to another.
-        fn give_way(&self) {
-            yield_now();
-            self.place.set(Place::here());
-        }
-    }
-
     impl<'a> Climb<'a> {
         #[inline(always)]
         pub(crate) fn new(waits: &'a Waits, round: u64, timeout: Duration) -> Self {
@@ -416,7 +429,7 @@ mod climb {
                 round,
                 timeout,
                 bare: waits.bare.get(),
-                fresh: true,
+                looks: None,
                 height: None,
             }
         }
@@ -442,18 +455,27 @@ mod climb {
             polls
         }
 
-        /// Waits a little, `sleep`ing where the ladder has come to that, and yielding at once where a rank that is waited
-        /// for may be `beside` this one.
+        /// Waits a little, `sleep`ing where the ladder has come to that. Yields at once where one of the `missing` ranks may be
+        /// on the CPU of this one: `places` finds out who may.
         #[cold]
         pub(crate) fn step(
             &mut self,
-            beside: impl Fn() -> bool,
+            missing: u64,
+            places: impl FnOnce(Place) -> u64,
             sleep: impl FnOnce(Duration),
         ) -> Step {
             let (waits, round) = (self.waits, self.round);
             let ladder = &waits.ladder;
-            if std::mem::take(&mut self.fresh) && waits.yields_untimed(round) && beside() {
-                waits.give_way();
+            let begins = self.looks.is_none();
+            let looks = *self.looks.get_or_insert_with(|| waits.looks());
+            if begins && looks {
+                waits.place.set(Place::here());
+                waits.beside.set(places(waits.place()));
+            }
+            let beside = missing & waits.beside.get() != 0;
+            let untimed = || waits.yields_untimed(round, looks) && !self.timeout.is_zero();
+            if begins && beside && untimed() {
+                yield_now();
                 return Step::Again;
             }
             let height = self.height.get_or_insert_with(|| {
@@ -488,11 +510,11 @@ mod climb {
                 waits.spun_in_vain(round);
             }
             if waited < height.yields {
-                if waited < height.turn + Ladder::TURN && !beside() {
+                if waited < height.turn + Ladder::TURN && !beside {
                     spin_loop();
                     return Step::Again;
                 }
-                waits.give_way();
+                yield_now();
                 let after = height.started.elapsed();
                 if after >= waited + Ladder::LOST {
                     waits.lost_the_cpu(round);
@@ -555,7 +577,7 @@ mod climb {
             let crowded = Waits::new(Ladder::auto(4, 2));
             let untimed = |rounds: std::ops::Range<u64>| {
                 rounds
-                    .filter(|round| crowded.yields_untimed(*round))
+                    .filter(|round| crowded.yields_untimed(*round, crowded.looks()))
                     .count()
             };
             assert_eq!(untimed(1..81), 70);
@@ -566,25 +588,59 @@ mod climb {
             (113..116).for_each(|round| crowded.lost_the_cpu(round));
             assert_eq!(untimed(200..300), 0);
 
-            let always = |ladder| (1..=8).all(|round| Waits::new(ladder).yields_untimed(round));
-            let never = |ladder| !(1..=8).any(|round| Waits::new(ladder).yields_untimed(round));
+            let always = |ladder| Waits::new(ladder).yields_untimed(1, true);
+            let never = |ladder| !Waits::new(ladder).yields_untimed(1, false);
             assert!(always(Ladder::yielding()));
-            assert!(
-                never(Ladder::auto(2, 2)) && never(Ladder::spinning()) && never(Ladder::parking())
-            );
+            assert!(never(Ladder::auto(2, 2)) && never(Ladder::spinning()));
+            assert!(never(Ladder::parking()));
+        }
+
+        /// The first step of a wait for rank 1, where the ranks of the mask `beside` are on this CPU; whether it took the time.
+        fn first_step(waits: &Waits, beside: u64, timeout: Duration) -> (Step, bool) {
+            let mut climb = Climb::new(waits, 1, timeout);
+            let step = climb.step(0b10, |_| beside, |_| unreachable!("it does not sleep"));
+            (step, climb.height.is_some())
         }
 
         #[test]
-        fn who_is_beside_is_looked_up_in_one_round_of_eight() {
+        fn who_waits_for_a_rank_beside_yields_at_once_and_takes_the_time_in_one_wait_of_eight() {
+            let stubborn = Ladder {
+                yields: Duration::MAX,
+                ..Ladder::auto(4, 2)
+            };
+            let waits = Waits::new(stubborn);
+            for wait in 0..24 {
+                let timed = wait % 8 == 0;
+                let taken = first_step(&waits, 0b11, Duration::MAX);
+                // Not on a machine that is so busy that the yields of this test were lost.
+                assert!(taken == (Step::Again, timed) || waits.effort().lost > 0);
+            }
+            // Without time to yield it does not.
+            let (step, timed) = first_step(&waits, 0b11, Duration::ZERO);
+            assert!(timed && matches!(step, Step::Expired { .. }));
+        }
+
+        #[test]
+        fn who_waits_for_other_cpus_alone_polls_for_a_turn_before_it_yields() {
             let waits = Waits::new(Ladder::yielding());
-            assert_eq!(
-                waits.beside(1, |_| 0b10),
-                u64::MAX,
-                "not known yet: anybody"
-            );
-            assert_eq!(waits.beside(8, |_| 0b10), 0b10);
-            assert!((9..16).all(|round| waits.beside(round, |_| 0b100) == 0b10));
-            assert_eq!(waits.beside(16, |_| 0b100), 0b100);
+            let mut climb = Climb::new(&waits, 1, Duration::MAX);
+            let mut turn = |beside| {
+                climb.step(0b10, |_| beside, |_| unreachable!("it yields"));
+                climb.height.as_ref().map(|height| height.turn)
+            };
+            assert_eq!(turn(0b101), Some(Duration::ZERO), "it has not yielded");
+            std::thread::sleep(Ladder::TURN);
+            // Looked up once a wait.
+            assert!(turn(0b111) > Some(Duration::ZERO));
+            assert_eq!(waits.beside.get(), 0b101);
+        }
+
+        #[test]
+        fn a_rank_knows_its_place_from_its_first_wait_on() {
+            let waits = Waits::new(Ladder::yielding());
+            assert_eq!(waits.place(), Place::default());
+            first_step(&waits, u64::MAX, Duration::MAX);
+            assert!((1..16).contains(&waits.place().0));
         }
 
         #[test]
@@ -592,25 +648,6 @@ mod climb {
             let [unknown, one, other] = [0, 1, 15].map(Place);
             assert!(one.may_be(one) && one.may_be(unknown) && unknown.may_be(one));
             assert!(!one.may_be(other));
-            assert!((1..16).contains(&Place::here().0));
-        }
-
-        #[test]
-        fn who_waits_for_other_cpus_alone_keeps_its_own_for_a_turn() {
-            let waits = Waits::new(Ladder::yielding());
-            let moved = Place(0);
-            waits.place.set(moved);
-            let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
-            climb.step(|| false, |_| unreachable!("it yields"));
-            // A yield would have looked where it is now.
-            assert_eq!(waits.place(), moved);
-            std::thread::sleep(Ladder::TURN);
-            climb.step(|| false, |_| unreachable!("it yields"));
-            assert_ne!(waits.place(), moved);
-            waits.place.set(moved);
-            let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
-            climb.step(|| true, |_| unreachable!("it yields"));
-            assert_ne!(waits.place(), moved);
         }
 
         #[test]
@@ -626,13 +663,13 @@ mod climb {
             assert!(!awake(&climb));
             let mut slept = false;
             // A parking ladder sleeps at its first step.
-            assert_eq!(climb.step(|| true, |_| slept = true), Step::Again);
+            assert_eq!(climb.step(1, |_| 1, |_| slept = true), Step::Again);
             assert!(slept && !awake(&climb));
             let waits = Waits::new(Ladder::yielding());
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
-            // The first yield is too short to count.
+            // The first yield takes no notice of anything.
             for _ in 0..2 {
-                let step = climb.step(|| true, |_| unreachable!("it yields"));
+                let step = climb.step(1, |_| 1, |_| unreachable!("it yields"));
                 assert_eq!(step, Step::Again);
             }
             assert!(awake(&climb));
@@ -642,7 +679,7 @@ mod climb {
 
 #[cfg(loom)]
 mod climb {
-    use super::{Step, Waits};
+    use super::{Place, Step, Waits};
     use std::time::Duration;
 
     /// In models time does not pass: `timeout` in nanoseconds is how many polls may fail, and a ladder that neither
@@ -673,7 +710,12 @@ mod climb {
             false
         }
 
-        pub(crate) fn step(&mut self, _: impl Fn() -> bool, sleep: impl FnOnce(Duration)) -> Step {
+        pub(crate) fn step(
+            &mut self,
+            _: u64,
+            _: impl FnOnce(Place) -> u64,
+            sleep: impl FnOnce(Duration),
+        ) -> Step {
             self.polls_left = self.polls_left.saturating_sub(1);
             if self.polls_left == 0 {
                 return Step::Expired {

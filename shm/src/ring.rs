@@ -532,7 +532,8 @@ impl Ring {
                 self.inspect_while(false, || !self.is_there(awaited))?;
                 let look = || self.is_there(awaited) || self.has_anybody_left();
                 climb.step(
-                    || true,
+                    u64::MAX,
+                    |_| u64::MAX,
                     |slice| {
                         waits.sleep(self.sleepers(awaited), self.me, ANY, slice, look);
                     },

@@ -128,12 +128,12 @@ impl Row {
         std::hint::black_box(self.more[0].load(Relaxed));
     }
 
-    /// Asks for the lines that a row of this form is written to, ahead of writing it.
+    /// Asks for the line that a row is written to, or for both, ahead of writing it.
     #[inline(always)]
-    pub(crate) fn fetch_to_write(&self, form: Form) {
+    pub(crate) fn fetch_to_write(&self, both: bool) {
         fetch_to_write(&self.stamp);
-        if form == Form::Full {
-            fetch_to_write(&self.more[0]);
+        if both {
+            fetch_to_write(&self.partial);
         }
     }
 

@@ -448,8 +448,9 @@ impl Table {
         let rows = self.seat.storage.rows(posted.round);
         let (mut pending, mut polls) = (self.others(), self.waits.polls());
         let full = posted.stamp.form() == Form::Full;
+        let mut looked_at = self.waits.first_looked_at();
         loop {
-            for peer in bits(pending) {
+            for peer in bits(pending & looked_at) {
                 if full {
                     // Peers are likely to have full rows too: both lines come at once, not one after the other.
                     rows[peer].touch();
@@ -460,11 +461,17 @@ impl Table {
                     pending &= !(1 << peer);
                 }
             }
-            if pending == 0 || polls == 0 {
-                return pending;
+            if pending == 0 {
+                return 0;
             }
-            polls -= 1;
-            spin_loop();
+            if polls > 0 {
+                polls -= 1;
+                spin_loop();
+            } else if pending & looked_at != 0 {
+                return pending;
+            } else {
+                looked_at = u64::MAX;
+            }
         }
     }
 
@@ -665,13 +672,14 @@ impl Table {
         }
         let label = self.labels.id(&seat.storage, label)?;
         let row = &seat.storage.rows(round)[seat.me];
-        let stamp = Stamp::new(round, kind, width, fill(row), label).at(self.waits.place());
         if self.timing.is_some() {
             row.arrived_ns().store(monotonic_ns(), Ordering::Relaxed);
         }
+        let stamp = Stamp::new(round, kind, width, fill(row), label).at(self.waits.place());
         row.publish(stamp);
         // The next row's line comes while this rank waits: its peers had it last, and publishing would wait for it.
-        seat.storage.rows(round.wrapping_add(1))[seat.me].fetch_to_write(stamp.form());
+        let both = self.radix != 0 || stamp.form() == Form::Full;
+        seat.storage.rows(round.wrapping_add(1))[seat.me].fetch_to_write(both);
         if self.radix != 0 && width == Width::Wide {
             row.publish_partial(stamp, None);
         }
@@ -805,20 +813,11 @@ impl Table {
             patience.complete = true;
             return seat.surrender(round, &reason);
         }
-        // Where they were in an earlier round, as a rule: rows tell even before they are replaced.
-        let places = |here: Place| {
-            let rows = seat.storage.rows(round);
-            let beside = |peer: &usize| here.may_be(rows[*peer].stamp().place());
-            bits(self.others())
-                .filter(beside)
-                .fold(0, |mask, peer| mask | 1 << peer)
-        };
-        let beside = || self.waits.beside(round, places) & pending != 0;
         let sleep = |slice| {
             self.waits
                 .sleep(seat.storage.control(), seat.me, round, slice, asleep);
         };
-        match climb.step(beside, sleep) {
+        match climb.step(pending, |here| self.beside(here, round), sleep) {
             Step::Again => {}
             Step::Slice { waited } => {
                 if let Some(slice) = &self.slice {
@@ -833,6 +832,16 @@ impl Table {
             Step::Expired { waited } => patience.expired = Some(waited),
         }
         Ok(())
+    }
+
+    /// The peers that may be on the CPU `here`. Where they were in an earlier round, as a rule: the rows of `round` tell even
+    /// before they are replaced.
+    fn beside(&self, here: Place, round: u64) -> u64 {
+        let rows = self.seat.storage.rows(round);
+        let beside = |peer: &usize| here.may_be(rows[*peer].stamp().place());
+        bits(self.others())
+            .filter(beside)
+            .fold(0, |mask, peer| mask | 1 << peer)
     }
 
     /// This rank has seen what it waited for of every peer, and whoever sleeps can.
@@ -1016,4 +1025,29 @@ pub fn monotonic_ns() -> u64 {
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     0
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_tell_who_may_be_beside() {
+        let storage = Arc::new(Storage::heap(Geometry::new(4, 4).expect("small"), 1));
+        let [unknown, here, there] = [0, 3, 4].map(Place);
+        let places = [here, there, unknown, here];
+        let mut tables: Vec<_> = (0..4)
+            .map(|me| Table::new(Arc::clone(&storage), me, Ladder::yielding()))
+            .collect();
+        assert_eq!(tables[0].beside(here, 1), 0b1110, "anybody, before a call");
+        for (table, place) in tables.iter_mut().zip(places) {
+            table.waits.move_to(place);
+            table
+                .post_row(Kind::Min, "m", &[1])
+                .expect("nothing has failed");
+        }
+        let masks = tables.iter().zip(places);
+        let masks: Vec<_> = masks.map(|(table, place)| table.beside(place, 1)).collect();
+        assert_eq!(masks, [0b1100, 0b0100, 0b1011, 0b0101]);
+    }
 }

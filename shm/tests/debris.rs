@@ -95,11 +95,17 @@ fn watched<T>(body: impl FnOnce() -> T) -> T {
 
 /// Any word, and more often those that look like a stamp, an outcome, a bit of a mask or nothing.
 fn word() -> impl Strategy<Value = u64> {
-    let stamp = (0_u64..20, 0_u64..64, 0_u64..16, 0_u64..2, any::<u16>()).prop_map(
-        |(round, kind, width, form, label)| {
-            round | kind << 32 | width << 38 | form << 42 | u64::from(label) << 44
-        },
-    );
+    let stamp = (
+        0_u64..20,
+        0_u64..64,
+        0_u64..16,
+        0_u64..2,
+        any::<u16>(),
+        0_u64..16,
+    )
+        .prop_map(|(round, kind, width, form, label, place)| {
+            round | kind << 32 | width << 38 | form << 42 | u64::from(label) << 44 | place << 60
+        });
     let outcome = (0_u64..20, 0_u64..4, 0_u64..256)
         .prop_map(|(round, state, origin)| round << 10 | state << 8 | origin);
     prop_oneof![
