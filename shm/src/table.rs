@@ -459,6 +459,8 @@ impl Table {
                 if theirs.same_call(posted.stamp) {
                     rows[peer].fold_into(posted.kind, theirs.form(), totals);
                     pending &= !(1 << peer);
+                } else if polls == 0 {
+                    return pending;
                 }
             }
             if pending == 0 {
@@ -467,8 +469,6 @@ impl Table {
             if polls > 0 {
                 polls -= 1;
                 spin_loop();
-            } else if pending & looked_at != 0 {
-                return pending;
             } else {
                 looked_at = u64::MAX;
             }
