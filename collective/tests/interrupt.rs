@@ -112,6 +112,8 @@ fn prepare(world: &World, wait: Wait) -> Waiting<'_> {
                     relay.post(&[1], "vector")?;
                     return relay.finish("end");
                 }
+                // What was posted before the abort may still arrive, until that has been heard of.
+                relay.next(&mut Vec::new(), "vector")?;
                 relay.next(&mut Vec::new(), "vector")
             })
         }
