@@ -1,7 +1,7 @@
 //! What a rank calls in a round, and the stamp that says so in one word.
 
 use crate::layout::MAX_SLOTS;
-use crate::park::Place;
+use crate::place::Place;
 use std::fmt;
 
 /// The kind of a collective call.

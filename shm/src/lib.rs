@@ -28,6 +28,7 @@ mod member;
 mod origin;
 mod outcome;
 mod park;
+mod place;
 mod process;
 mod ring;
 mod row;

@@ -2,6 +2,7 @@
 
 use crate::habit::Habit;
 use crate::layout::Control;
+use crate::place::Place;
 use crate::sync::{AtomicU64, Ordering, full_fence};
 use std::cell::Cell;
 use std::time::Duration;
@@ -304,29 +305,6 @@ impl Waits {
     }
 }
 
-/// Which CPU a rank is on, in four bits: CPUs share numbers. A hint; 0 is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place(pub(crate) u64);
-
-impl Place {
-    const NUMBERS: usize = 15;
-
-    #[cfg(not(loom))]
-    fn here() -> Self {
-        Self(1 + (rustix::thread::sched_getcpu() % Self::NUMBERS) as u64)
-    }
-
-    #[cfg(loom)]
-    fn here() -> Self {
-        Self(0)
-    }
-
-    /// Whether a rank at `other` may have to wait until this one gives up its CPU.
-    pub(crate) fn may_be(self, other: Self) -> bool {
-        self == other || self.0 == 0 || other.0 == 0
-    }
-}
-
 /// What the ranks of a round wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Awaited {
@@ -366,7 +344,8 @@ pub(crate) enum Step {
 
 #[cfg(not(loom))]
 mod climb {
-    use super::{CLOCK_EVERY, Ladder, Place, Step, Waits};
+    use super::{CLOCK_EVERY, Ladder, Step, Waits};
+    use crate::place::Place;
     use crate::sync::{AtomicUsize, Ordering::Relaxed, spin_loop, yield_now};
     use std::time::{Duration, Instant};
 
@@ -644,13 +623,6 @@ mod climb {
         }
 
         #[test]
-        fn a_rank_may_be_here_unless_both_places_are_known_and_differ() {
-            let [unknown, one, other] = [0, 1, 15].map(Place);
-            assert!(one.may_be(one) && one.may_be(unknown) && unknown.may_be(one));
-            assert!(!one.may_be(other));
-        }
-
-        #[test]
         fn a_thread_counts_as_awake_until_it_sleeps() {
             let waits = Waits::new(Ladder::parking());
             let mut climb = Climb::new(&waits, 1, Duration::from_secs(1));
@@ -679,7 +651,8 @@ mod climb {
 
 #[cfg(loom)]
 mod climb {
-    use super::{Place, Step, Waits};
+    use super::{Step, Waits};
+    use crate::place::Place;
     use std::time::Duration;
 
     /// In models time does not pass: `timeout` in nanoseconds is how many polls may fail, and a ladder that neither
