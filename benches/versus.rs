@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 const RANKS: [usize; 3] = [2, 4, 8];
 const ROW: [usize; 2] = [1, MAX_SLOTS];
 const WIDE: [usize; 6] = [9, 64, 1024, 16_384, 1 << 18, 1 << 20];
-const WIDTHS: [usize; 8] = [1, 8, 9, 64, 1024, 16_384, 1 << 18, 1 << 20];
 const AGAIN: &str = "rankpact again";
 
 /// Our reduction beside that of others.
@@ -28,15 +27,16 @@ struct Versus {
     #[command(flatten)]
     depth: Depth,
     /// Measure only these numbers of ranks
-    #[arg(long, value_delimiter = ',', value_parser = one_of(&RANKS), conflicts_with = "word")]
+    #[arg(long, value_delimiter = ',', value_parser = one_of(&[&RANKS]), conflicts_with = "word")]
     ranks: Vec<usize>,
     /// Measure only these numbers of slots
-    #[arg(long, value_delimiter = ',', value_parser = one_of(&WIDTHS), conflicts_with = "word")]
+    #[arg(long, value_delimiter = ',', value_parser = one_of(&[&ROW, &WIDE]), conflicts_with = "word")]
     widths: Vec<usize>,
 }
 
 /// A number that is measured.
-fn one_of(known: &'static [usize]) -> impl Fn(&str) -> Result<usize, String> + Clone {
+fn one_of(known: &[&[usize]]) -> impl Fn(&str) -> Result<usize, String> + Clone + use<> {
+    let known = known.concat();
     move |text: &str| {
         let number = text.parse().ok().filter(|number| known.contains(number));
         number.ok_or_else(|| format!("one of {known:?}"))
@@ -49,8 +49,11 @@ impl Versus {
         self.depth.is_full() || !(self.ranks.is_empty() && self.widths.is_empty())
     }
 
-    fn ranks(&self) -> impl Iterator<Item = usize> {
-        let chosen = |ranks: &usize| self.ranks.is_empty() || self.ranks.contains(ranks);
+    /// With how many ranks to measure some of `widths`: none where none of these is chosen.
+    fn ranks(&self, widths: &[usize]) -> impl Iterator<Item = usize> {
+        let some = !self.cases(widths).is_empty();
+        let chosen =
+            move |ranks: &usize| some && (self.ranks.is_empty() || self.ranks.contains(ranks));
         RANKS.into_iter().filter(chosen)
     }
 
@@ -245,20 +248,14 @@ fn main() -> Result<(), Failure> {
         of: |case| case.width,
     };
     let mut narrow = Vec::new();
-    for ranks in versus.ranks() {
-        if versus.cases(&ROW).is_empty() {
-            break;
-        }
+    for ranks in versus.ranks(&ROW) {
         let all = rows(ranks, &peers, &versus, &mut results)?;
         Scored::show(&all, "rows on the table", ranks, slots, &mut results)?;
         goals.rows(ranks, &all);
         narrow.push((ranks, all));
     }
     let mut wide = Vec::new();
-    for ranks in versus.ranks() {
-        if versus.cases(&WIDE).is_empty() {
-            break;
-        }
+    for ranks in versus.ranks(&WIDE) {
         let all = vectors(ranks, &peers, &versus, &mut results)?;
         Scored::show(&all, "vectors over TCP", ranks, slots, &mut results)?;
         goals.vectors(ranks, &all);

@@ -47,8 +47,7 @@ impl Habit {
     }
 
     /// Whether it rests, or failures are still to be made good in `round`.
-    #[must_use]
-    pub fn doubts(&self, round: u64) -> bool {
+    pub(crate) fn doubts(&self, round: u64) -> bool {
         self.rest.get() > 0 || u64::from(self.failures.get()) > round.wrapping_sub(self.last.get())
     }
 

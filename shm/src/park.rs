@@ -129,8 +129,9 @@ pub(crate) struct Waits {
     ladder: Ladder,
     /// Polls of the next wait before it first looks at the clock.
     bare: Cell<u32>,
-    /// Where this rank was when it last looked, and which ranks may have been there too.
-    place: Cell<Place>,
+    /// Where this rank was when it last looked. A hint for others.
+    pub(crate) place: Cell<Place>,
+    /// Which ranks may have been there too.
     beside: Cell<u64>,
     /// Waits until the next look.
     next_look: Cell<u32>,
@@ -174,12 +175,6 @@ impl Waits {
         }
     }
 
-    /// Where this rank is, as far as it knows. A hint for others.
-    #[inline(always)]
-    pub(crate) fn place(&self) -> Place {
-        self.place.get()
-    }
-
     /// Whom a rank that has just published looks at first. Where ranks share CPUs these are the ones beside it: as long as one
     /// of them is missing it must give way anyhow, and the lines that others are about to write stay with them.
     #[inline(always)]
@@ -189,12 +184,6 @@ impl Waits {
         } else {
             self.beside.get()
         }
-    }
-
-    /// Says where this rank is, in a test.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn move_to(&self, place: Place) {
-        self.place.set(place);
     }
 
     fn prepare(&self, spin: Duration) {
@@ -449,7 +438,7 @@ mod climb {
             let looks = *self.looks.get_or_insert_with(|| waits.looks());
             if begins && looks {
                 waits.place.set(Place::here());
-                waits.beside.set(places(waits.place()));
+                waits.beside.set(places(waits.place.get()));
             }
             let beside = missing & waits.beside.get() != 0;
             let untimed = || waits.yields_untimed(round, looks) && !self.timeout.is_zero();
@@ -617,9 +606,9 @@ mod climb {
         #[test]
         fn a_rank_knows_its_place_from_its_first_wait_on() {
             let waits = Waits::new(Ladder::yielding());
-            assert_eq!(waits.place(), Place::default());
+            assert_eq!(waits.place.get(), Place::default());
             first_step(&waits, u64::MAX, Duration::MAX);
-            assert!((1..16).contains(&waits.place().0));
+            assert!((1..16).contains(&waits.place.get().0));
         }
 
         #[test]

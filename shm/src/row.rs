@@ -219,13 +219,11 @@ impl Row {
         let form = if more.iter().all(|word| *word == 0) {
             Form::Short
         } else {
-            Form::Full
-        };
-        if form == Form::Full {
             for (word, value) in self.more[SPARE].iter().zip(more) {
                 word.store(value, Relaxed);
             }
-        }
+            Form::Full
+        };
         for (word, value) in self.words.iter().zip(line) {
             word.store(value, Relaxed);
         }

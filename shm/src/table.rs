@@ -610,7 +610,8 @@ impl Table {
     }
 
     /// Whether the oldest round that is not settled, in flight or the next, can still complete: looks at the outcome word,
-    /// and after every peer that has not published its row. Does not block. For ranks that do something else, elsewhere, while the others wait for them.
+    /// and after every peer that has not published its row. Does not block. For ranks that do something else, elsewhere,
+    /// while the others wait for them.
     ///
     /// # Errors
     ///
@@ -676,7 +677,7 @@ impl Table {
         if self.timing.is_some() {
             row.arrived_ns().store(monotonic_ns(), Ordering::Relaxed);
         }
-        let stamp = Stamp::new(round, kind, width, fill(row), label).at(self.waits.place());
+        let stamp = Stamp::new(round, kind, width, fill(row), label).at(self.waits.place.get());
         row.publish(stamp);
         // The next row's line comes while this rank waits: its peers had it last, and publishing would wait for it.
         let both = self.radix != 0 || stamp.form() == Form::Full;
@@ -840,9 +841,7 @@ impl Table {
     fn beside(&self, here: Place, round: u64) -> u64 {
         let rows = self.seat.storage.rows(round);
         let beside = |peer: &usize| here.may_be(rows[*peer].stamp().place());
-        bits(self.others())
-            .filter(beside)
-            .fold(0, |mask, peer| mask | 1 << peer)
+        mask(bits(self.others()).filter(beside))
     }
 
     /// This rank has seen what it waited for of every peer, and whoever sleeps can.
@@ -1013,6 +1012,11 @@ fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+/// The ranks as [`bits`] of one word.
+fn mask(ranks: impl Iterator<Item = usize>) -> u64 {
+    ranks.fold(0, |mask, rank| mask | 1 << rank)
+}
+
 /// The monotonic clock that all processes of this machine share, in nanoseconds.
 #[cfg(not(loom))]
 #[must_use]
@@ -1042,7 +1046,7 @@ mod tests {
             .collect();
         assert_eq!(tables[0].beside(here, 1), 0b1110, "anybody, before a call");
         for (table, place) in tables.iter_mut().zip(places) {
-            table.waits.move_to(place);
+            table.waits.place.set(place);
             table
                 .post_row(Kind::Min, "m", &[1])
                 .expect("nothing has failed");

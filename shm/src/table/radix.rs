@@ -3,7 +3,7 @@
 //! It only ever saves time. Every rank has published its whole row before; whoever meets anything but the good case
 //! within a short spin - a slow partner, another call, a full row - leaves it at that and reads all rows.
 
-use super::{Posted, Table, bits, copied};
+use super::{Posted, Table, bits, copied, mask};
 use crate::call::{Form, Stamp};
 use crate::park::{Climb, Step};
 use std::ops::Range;
@@ -69,7 +69,7 @@ impl Table {
         climb: &mut Climb<'_>,
         mut look: impl FnMut(usize) -> Look,
     ) -> bool {
-        let mut pending = peers.fold(0_u64, |mask, peer| mask | 1 << peer);
+        let mut pending = mask(peers);
         loop {
             for peer in bits(pending) {
                 match look(peer) {
