@@ -3,7 +3,7 @@
 use crate::habit::Habit;
 use crate::layout::Control;
 use crate::place::Place;
-use crate::sync::{AtomicU64, Ordering, full_fence};
+use crate::sync::{AtomicU64, Ordering, full_fence, yield_now};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -120,6 +120,9 @@ const CLOCK_EVERY: u32 = 64;
 /// In one of so many waits a rank looks where it is and where the others are, and times even the first yield.
 const SELDOM: u32 = 8;
 
+/// Polls of a rank that waits for other CPUs alone and has none of its own to spin on: less than a turn.
+const POLLS_OF_A_TURN: u32 = 32;
+
 /// The waits of one table: how they go, what they teach, what they have cost.
 ///
 /// Other jobs on the same CPUs cannot be counted, only be noticed, by spins in vain and by yields that last. Nothing of it
@@ -127,6 +130,8 @@ const SELDOM: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Waits {
     ladder: Ladder,
+    /// Whether ranks share CPUs, so that who waits yields and never spins.
+    crowded: bool,
     /// Polls of the next wait before it first looks at the clock.
     bare: Cell<u32>,
     /// Where this rank was when it last looked. A hint for others.
@@ -144,6 +149,8 @@ impl Waits {
     pub(crate) fn new(ladder: Ladder) -> Self {
         let waits = Self {
             ladder,
+            // In models every yield is a step of the climb.
+            crowded: !cfg!(loom) && ladder.spin_among(1).is_zero() && !ladder.yields.is_zero(),
             bare: Cell::default(),
             place: Cell::default(),
             beside: Cell::new(u64::MAX),
@@ -160,10 +167,15 @@ impl Waits {
         self.effort.get()
     }
 
-    /// How often the next wait may poll before it climbs. In models every poll is a step of the climb.
+    /// How often the next wait may poll before it climbs, once nobody is missing whom it [gives way](Self::gives_way) to. In
+    /// models every poll is a step of the climb.
     #[inline(always)]
     pub(crate) fn polls(&self) -> u32 {
-        if cfg!(loom) { 0 } else { self.bare.get() }
+        match self.crowded {
+            true => POLLS_OF_A_TURN,
+            false if cfg!(loom) => 0,
+            false => self.bare.get(),
+        }
     }
 
     /// How long the next wait may spin, as far as is known before it.
@@ -175,15 +187,11 @@ impl Waits {
         }
     }
 
-    /// Whom a rank that has just published looks at first. Where ranks share CPUs these are the ones beside it: as long as one
-    /// of them is missing it must give way anyhow, and the lines that others are about to write stay with them.
+    /// Whom a rank looks at first, and does not poll for: those beside it, where ranks share CPUs. As long as one of them is
+    /// missing it must give way, and the lines that others are about to write stay with them.
     #[inline(always)]
     pub(crate) fn first_looked_at(&self) -> u64 {
-        if self.polls() > 0 {
-            u64::MAX
-        } else {
-            self.beside.get()
-        }
+        if self.crowded { self.beside.get() } else { 0 }
     }
 
     fn prepare(&self, spin: Duration) {
@@ -209,22 +217,34 @@ impl Waits {
         (spin, yields)
     }
 
-    /// Whether a wait that begins now is to look around. Waits count, not rounds: ranks that take turns on a CPU also take
-    /// turns in which of them need not wait, and one might never do so in the round in question.
-    fn looks(&self) -> bool {
+    /// Yields to the `missing` ranks beside this one, if a wait in `round` may begin so without a look at the clock, which is
+    /// half of what it costs besides the yield. Whether it did.
+    ///
+    /// Seldom it may not, but is to look around. Waits count, not rounds: ranks that take turns on a CPU also take turns in
+    /// which of them need not wait, and one might never do so in the round in question.
+    #[inline(always)]
+    pub(crate) fn gives_way(&self, round: u64, missing: u64) -> bool {
         let left = self.next_look.get();
-        self.next_look
-            .set(left.checked_sub(1).unwrap_or(SELDOM - 1));
-        left == 0
+        let gives = self.crowded
+            && left > 0
+            && missing & self.beside.get() != 0
+            && !(self.ladder.adapts && self.yields.doubts(round));
+        self.next_look.set(left.saturating_sub(1));
+        if gives {
+            yield_now();
+        }
+        gives
     }
 
-    /// Whether the first yield of a wait in `round` that `looks` around or does not may go without a look at the clock, which
-    /// is half of what such a wait costs besides its yield.
-    fn yields_untimed(&self, round: u64, looks: bool) -> bool {
-        let ladder = &self.ladder;
-        !ladder.yields.is_zero()
-            && ladder.spin_among(1).is_zero()
-            && !(ladder.adapts && (looks || self.yields.doubts(round)))
+    /// Looks where this rank is, and by `places` who may be there too, if it is time to.
+    fn look_around(&self, places: impl FnOnce(Place) -> u64) -> bool {
+        let looks = self.next_look.get() == 0;
+        if looks {
+            self.next_look.set(SELDOM - 1);
+            self.place.set(Place::here());
+            self.beside.set(places(self.place.get()));
+        }
+        looks
     }
 
     fn spun_in_vain(&self, round: u64) {
@@ -367,8 +387,8 @@ mod climb {
         timeout: Duration,
         /// Polls left before the next look at the clock; none once the spin is over.
         bare: u32,
-        /// Whether it looks around; not known before its first step.
-        looks: Option<bool>,
+        /// Whether it has made its first step.
+        begun: bool,
         height: Option<Height>,
     }
 
@@ -397,7 +417,7 @@ mod climb {
                 round,
                 timeout,
                 bare: waits.bare.get(),
-                looks: None,
+                begun: false,
                 height: None,
             }
         }
@@ -434,18 +454,11 @@ mod climb {
         ) -> Step {
             let (waits, round) = (self.waits, self.round);
             let ladder = &waits.ladder;
-            let begins = self.looks.is_none();
-            let looks = *self.looks.get_or_insert_with(|| waits.looks());
-            if begins && looks {
-                waits.place.set(Place::here());
-                waits.beside.set(places(waits.place.get()));
-            }
-            let beside = missing & waits.beside.get() != 0;
-            let untimed = || waits.yields_untimed(round, looks) && !self.timeout.is_zero();
-            if begins && beside && untimed() {
-                yield_now();
+            let begins = !std::mem::replace(&mut self.begun, true) && !self.timeout.is_zero();
+            if begins && !waits.look_around(places) && waits.gives_way(round, missing) {
                 return Step::Again;
             }
+            let beside = missing & waits.beside.get() != 0;
             let height = self.height.get_or_insert_with(|| {
                 let (awake, threads) = Awake::here();
                 let (spin, yields) = waits.budgets(round, threads);
@@ -541,26 +554,26 @@ mod climb {
         }
 
         #[test]
-        fn first_yields_go_untimed_where_ranks_never_spin_and_none_was_lost_of_late() {
+        fn who_waits_gives_way_where_ranks_share_cpus_and_no_yield_was_lost_of_late() {
             let crowded = Waits::new(Ladder::auto(4, 2));
-            let untimed = |rounds: std::ops::Range<u64>| {
-                rounds
-                    .filter(|round| crowded.yields_untimed(*round, crowded.looks()))
-                    .count()
-            };
-            assert_eq!(untimed(1..81), 70);
+            let begins = |round| !crowded.look_around(|_| 0b10) && crowded.gives_way(round, 0b10);
+            let given = |rounds: std::ops::Range<u64>| rounds.filter(|round| begins(*round)).count();
+            assert_eq!(given(1..81), 70);
+            assert!(!crowded.gives_way(81, 0b01), "nobody beside");
             crowded.lost_the_cpu(80);
-            assert_eq!(untimed(81..81 + u64::from(crate::Habit::DEAR) - 1), 0);
-            assert_eq!(untimed(97..113), 14);
-            // Several in a row: yields rest, and none is untimed until one has been tried again.
+            assert_eq!(given(81..81 + u64::from(crate::Habit::DEAR) - 1), 0);
+            assert_eq!(given(97..113), 14);
+            // Several in a row: yields rest, and nobody gives way until one has been tried again.
             (113..116).for_each(|round| crowded.lost_the_cpu(round));
-            assert_eq!(untimed(200..300), 0);
+            assert_eq!(given(200..300), 0);
 
-            let always = |ladder| Waits::new(ladder).yields_untimed(1, true);
-            let never = |ladder| !Waits::new(ladder).yields_untimed(1, false);
-            assert!(always(Ladder::yielding()));
-            assert!(never(Ladder::auto(2, 2)) && never(Ladder::spinning()));
-            assert!(never(Ladder::parking()));
+            let gives = |ladder| {
+                let waits = Waits::new(ladder);
+                waits.look_around(|_| 0b10) && waits.gives_way(1, 0b10)
+            };
+            assert!(gives(Ladder::yielding()));
+            assert!(!gives(Ladder::auto(2, 2)) && !gives(Ladder::spinning()));
+            assert!(!gives(Ladder::parking()));
         }
 
         /// The first step of a wait for rank 1, where the ranks of the mask `beside` are on this CPU; whether it took the time.

@@ -403,7 +403,7 @@ impl Table {
     #[inline(always)]
     fn gather(&self, posted: Posted, totals: &mut [i64], timeout: Duration) -> Result<(), Failure> {
         let missing = if self.radix == 0 {
-            self.hurry(posted, totals)
+            self.hurry(posted, self.others(), totals)
         } else if self.two_hops(posted, totals, timeout) {
             0
         } else {
@@ -441,17 +441,19 @@ impl Table {
         Ok(self.total_up(posted, reduction, totals))
     }
 
-    /// Folds in the rows that come within the first polls, as long as they are all of this call. Who is missing then.
+    /// Folds in the rows of the `pending` that come within the first polls, as long as they are all of this call. Who is
+    /// missing then.
     ///
     /// All there is to a round that goes well. Everything else, another call among it, is left to [`Table::wait_for_all`].
     #[inline(always)]
-    fn hurry(&self, posted: Posted, totals: &mut [i64]) -> u64 {
+    fn hurry(&self, posted: Posted, mut pending: u64, totals: &mut [i64]) -> u64 {
         let rows = self.seat.storage.rows(posted.round);
-        let (mut pending, mut polls) = (self.others(), self.waits.polls());
         let full = posted.stamp.form() == Form::Full;
-        let mut looked_at = self.waits.first_looked_at();
+        let (first, mut polls) = (self.waits.first_looked_at(), self.waits.polls());
         loop {
-            for peer in bits(pending & looked_at) {
+            let first_pending = pending & first;
+            let looked_at = if first_pending == 0 { pending } else { first_pending };
+            for peer in bits(looked_at) {
                 if full {
                     // Peers are likely to have full rows too: both lines come at once, not one after the other.
                     rows[peer].touch();
@@ -460,18 +462,19 @@ impl Table {
                 if theirs.same_call(posted.stamp) {
                     rows[peer].fold_into(posted.kind, theirs.form(), totals);
                     pending &= !(1 << peer);
-                } else if polls == 0 {
+                } else if first_pending != 0 {
                     return pending;
                 }
             }
             if pending == 0 {
                 return 0;
             }
-            if polls > 0 {
+            if first_pending == 0 {
+                if polls == 0 {
+                    return pending;
+                }
                 polls -= 1;
                 spin_loop();
-            } else {
-                looked_at = u64::MAX;
             }
         }
     }
@@ -481,11 +484,17 @@ impl Table {
     fn wait_for_rows(
         &self,
         posted: Posted,
-        missing: u64,
+        mut missing: u64,
         totals: &mut [i64],
         timeout: Duration,
     ) -> Result<(), Failure> {
         let Posted { round, stamp, kind } = posted;
+        if !timeout.is_zero() && self.waits.gives_way(round, missing) {
+            missing = self.hurry(posted, missing, totals);
+            if missing == 0 {
+                return Ok(());
+            }
+        }
         let rows = self.seat.storage.rows(round);
         let watch = self.row_watch(rows, round);
         let hurried = self.radix == 0;

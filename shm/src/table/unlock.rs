@@ -34,7 +34,7 @@ impl Table {
         let posted = self.post(reduction, label, slots)?;
         let mut totals = copied(slots);
         let totals = &mut totals[..slots.len()];
-        let missing = self.hurry(posted, totals);
+        let missing = self.hurry(posted, self.others(), totals);
         let settled = if missing == 0 {
             self.gather_rest(posted, 0, totals, timeout)
         } else {
