@@ -4,8 +4,9 @@
 //! runs.
 //!
 //! All contestants take turns, so that whatever else goes on meets them all; a ratio is that of one turn, and printed are
-//! the median of all turns and the spread. `rankpact again` is the same program once more: the spread of that ratio is
-//! what a difference must exceed. Where every rank can have a CPU, ours and those of MPI are pinned to one each; gloo and
+//! the median of all turns and the spread. `rankpact again` is the same program once more: the spread of that ratio is what
+//! a difference must exceed. `bare lines` and `bare sockets` are no library but the least that a row, or a vector over TCP,
+//! takes on this machine: they look after nothing. Where every rank can have a CPU, ours and those of MPI are pinned to one each; gloo and
 //! whatever goes over TCP is not, for that needs more than one thread.
 
 use clap::Parser;
@@ -142,7 +143,7 @@ fn rows(
     for name in ["rankpact", AGAIN] {
         contest.ours(name, move |cases| ours(name, ranks, "table", true, cases));
     }
-    for peer in peers {
+    for peer in peers.iter().filter(|peer| peer.name != Peer::BARE_TCP) {
         contest.other(peer.name, move |cases| peer.team(ranks, cases));
     }
     contest.hold(versus.measures(), |line| results.say(line))
@@ -163,51 +164,78 @@ fn vectors(
     ] {
         contest.ours(name, move |cases| ours(name, ranks, path, false, cases));
     }
-    for peer in peers.iter().filter(|peer| peer.name == Peer::GLOO) {
+    let over_tcp = [Peer::BARE_TCP, Peer::GLOO];
+    for peer in peers.iter().filter(|peer| over_tcp.contains(&peer.name)) {
         contest.other(peer.name, move |cases| peer.team(ranks, cases));
     }
     contest.hold(versus.measures(), |line| results.say(line))
 }
 
-/// What is to be reached, and what was.
+/// What is to be reached, what was, and what a bare exchange would reach: where that is less, nobody can.
 struct Goals {
     table: Table,
     judged: bool,
 }
 
 impl Goals {
-    fn add(&mut self, what: &str, ranks: usize, slots: usize, least: f64, reached: f64) {
+    fn add(&mut self, what: &str, case: [usize; 2], least: f64, reached: f64, bare: Option<f64>) {
         let verdict = match reached >= least {
             _ if !self.judged => "",
             true => "met",
             false => "MISSED",
         };
+        let [ranks, slots] = case.map(|number| number.to_string());
+        let [least, reached] = [least, reached].map(|times| format!("{times:.2}"));
+        let bare = bare.map_or_else(String::new, |times| format!("{times:.2}"));
         self.table.row([
             what.to_owned(),
-            ranks.to_string(),
-            slots.to_string(),
-            format!("{least:.2}"),
-            format!("{reached:.2}"),
+            ranks,
+            slots,
+            least,
+            reached,
+            bare,
             verdict.to_owned(),
         ]);
     }
 
     /// Against the better Open MPI, and against gloo.
     fn rows(&mut self, ranks: usize, all: &[Scored]) {
-        let times = |name: &str| {
-            let mut times = Scored::find(all, name)?.times(&all[0]);
-            let (_, times) = times.find(|(case, _)| case.width == MAX_SLOTS)?;
-            Some(times.map(|ratio| ratio.median))
-        };
-        let better = |one: [f64; 3], other: [f64; 3]| std::array::from_fn(|i| one[i].min(other[i]));
-        let mpi = Peer::OPEN_MPI.iter().filter_map(|name| times(name));
-        if let Some([p50, _, wall]) = mpi.reduce(better) {
-            self.add("Open MPI, wall time", ranks, MAX_SLOTS, 2.0, wall);
-            self.add("Open MPI, p50", ranks, MAX_SLOTS, 2.0, p50);
+        let case = [ranks, MAX_SLOTS];
+        let bare = Scored::find(all, Peer::BARE);
+        let mpi = least_times(all, &Peer::OPEN_MPI, &all[0]);
+        let mpi_by_bare = bare.and_then(|bare| least_times(all, &Peer::OPEN_MPI, bare));
+        if let Some([p50, _, wall]) = mpi {
+            self.add(
+                "Open MPI, wall time",
+                case,
+                2.0,
+                wall,
+                mpi_by_bare.map(|times| times[2]),
+            );
+            self.add(
+                "Open MPI, p50",
+                case,
+                2.0,
+                p50,
+                mpi_by_bare.map(|times| times[0]),
+            );
         }
-        if let Some([p50, p99, _]) = times(Peer::GLOO) {
-            self.add("gloo, p50", ranks, MAX_SLOTS, 500.0, p50);
-            self.add("gloo, p99", ranks, MAX_SLOTS, 500.0, p99);
+        let gloo_by_bare = bare.and_then(|bare| least_times(all, &[Peer::GLOO], bare));
+        if let Some([p50, p99, _]) = least_times(all, &[Peer::GLOO], &all[0]) {
+            self.add(
+                "gloo, p50",
+                case,
+                500.0,
+                p50,
+                gloo_by_bare.map(|times| times[0]),
+            );
+            self.add(
+                "gloo, p99",
+                case,
+                500.0,
+                p99,
+                gloo_by_bare.map(|times| times[1]),
+            );
         }
     }
 
@@ -217,7 +245,10 @@ impl Goals {
         else {
             return;
         };
+        let bare = Scored::find(all, Peer::BARE_TCP);
+        let mut by_bare = bare.into_iter().flat_map(|bare| gloo.times(bare));
         for ((case, times), (_, equal)) in gloo.times(&all[0]).zip(again.times(&all[0])) {
+            let bare = by_bare.next().map(|(_, times)| times);
             for (number, of) in [(2, "wall time"), (0, "p50")] {
                 let (what, spread) = (format!("gloo over TCP, {of}"), equal[number]);
                 let least = match (case.width, ranks) {
@@ -226,10 +257,23 @@ impl Goals {
                     _ => spread.least.min(1.0 / spread.most).min(1.0),
                 };
                 let reached = times[number].median;
-                self.add(&what, ranks, case.width, least, reached);
+                let bare = bare.map(|times| times[number].median);
+                self.add(&what, [ranks, case.width], least, reached, bare);
             }
         }
     }
+}
+
+/// How many times as long as `first` the fastest of some takes for a full row: median and 99th percentile of the worst rank,
+/// wall time.
+fn least_times(all: &[Scored], names: &[&str], first: &Scored) -> Option<[f64; 3]> {
+    let times = |name: &&str| {
+        let mut times = Scored::find(all, name)?.times(first);
+        let (_, times) = times.find(|(case, _)| case.width == MAX_SLOTS)?;
+        Some(times.map(|ratio| ratio.median))
+    };
+    let better = |one: [f64; 3], other: [f64; 3]| std::array::from_fn(|i| one[i].min(other[i]));
+    names.iter().filter_map(times).reduce(better)
 }
 
 fn main() -> Result<(), Failure> {
@@ -240,7 +284,18 @@ fn main() -> Result<(), Failure> {
     let mut results = Results::new("versus", &versus.depth);
     let peers = Peer::all(|line| results.say(line))?;
     let mut goals = Goals {
-        table: Table::new(1, ["against", "ranks", "slots", "at least", "reached", ""]),
+        table: Table::new(
+            1,
+            [
+                "against",
+                "ranks",
+                "slots",
+                "at least",
+                "reached",
+                "bare lines",
+                "",
+            ],
+        ),
         judged: versus.measures(),
     };
     let slots = Axis {

@@ -3,10 +3,12 @@
    once with, for the time of each. */
 
 #define WARM_UP_NS 300000000
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef void reduction(int64_t *values, size_t width);
 
@@ -26,6 +28,17 @@ static uint64_t now_ns(clockid_t clock) {
     struct timespec now;
     clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* A CPU for each rank, where there are as many. */
+static inline void pin(int rank, int size) {
+    cpu_set_t cpus;
+    if (size > sysconf(_SC_NPROCESSORS_ONLN))
+        return;
+    CPU_ZERO(&cpus);
+    CPU_SET(rank, &cpus);
+    if (sched_setaffinity(0, sizeof cpus, &cpus) != 0)
+        perror("not pinned");
 }
 
 static struct measured measure(const char *text, int rank, int size, reduction *reduce) {

@@ -2,18 +2,6 @@
 #define _GNU_SOURCE
 #include "case.h"
 #include <mpi.h>
-#include <sched.h>
-#include <unistd.h>
-
-static void pin(int rank, int size) {
-    cpu_set_t cpus;
-    if (size > sysconf(_SC_NPROCESSORS_ONLN))
-        return;
-    CPU_ZERO(&cpus);
-    CPU_SET(rank, &cpus);
-    if (sched_setaffinity(0, sizeof cpus, &cpus) != 0)
-        perror("not pinned");
-}
 
 static void allreduce(int64_t *values, size_t width) {
     MPI_Allreduce(MPI_IN_PLACE, values, (int)width, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD);

@@ -4,8 +4,9 @@ use crate::{Case, Failure, Report, Sample, Score, Scored, Team};
 use std::fmt;
 use std::time::Duration;
 
-/// Turns of a full run, and how long each case is to take in one.
-const TURNS: usize = 5;
+/// Turns of a full run, and how long each case is to take in one. Phases of a machine last longer than a turn, so it is the
+/// number of turns that counts.
+const TURNS: usize = 9;
 const TURN: Duration = Duration::from_millis(100);
 
 /// At most so many rounds a turn: all times are kept.

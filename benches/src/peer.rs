@@ -1,4 +1,4 @@
-//! What others offer for the same work, as programs in `peers/`.
+//! What others offer for the same work, and what it takes at least, as programs in `peers/`.
 
 use crate::{Case, Failure, Team};
 use rankpact_shm::cpus;
@@ -38,6 +38,16 @@ enum Launch {
     },
 }
 
+const fn bare(name: &'static str, file: &'static str) -> Source {
+    Source {
+        name,
+        file,
+        compiler: &["cc"],
+        packages: "gcc",
+        launch: Launch::Each(&[]),
+    }
+}
+
 const fn open_mpi(name: &'static str, tuned: bool) -> Source {
     Source {
         name,
@@ -48,7 +58,9 @@ const fn open_mpi(name: &'static str, tuned: bool) -> Source {
     }
 }
 
-static SOURCES: [Source; 5] = [
+static SOURCES: [Source; 7] = [
+    bare(Peer::BARE, "bare.c"),
+    bare(Peer::BARE_TCP, "bare_tcp.c"),
     Source {
         name: Peer::GLOO,
         file: "gloo.cc",
@@ -75,6 +87,10 @@ static SOURCES: [Source; 5] = [
 ];
 
 impl Peer {
+    /// No library: the least that a row of small integers takes on this machine.
+    pub const BARE: &str = "bare lines";
+    /// No library: the least that a vector takes over loopback TCP.
+    pub const BARE_TCP: &str = "bare sockets";
     /// gloo in C++.
     pub const GLOO: &str = "gloo";
     /// Open MPI with its defaults, and tuned.

@@ -557,7 +557,8 @@ mod climb {
         fn who_waits_gives_way_where_ranks_share_cpus_and_no_yield_was_lost_of_late() {
             let crowded = Waits::new(Ladder::auto(4, 2));
             let begins = |round| !crowded.look_around(|_| 0b10) && crowded.gives_way(round, 0b10);
-            let given = |rounds: std::ops::Range<u64>| rounds.filter(|round| begins(*round)).count();
+            let given =
+                |rounds: std::ops::Range<u64>| rounds.filter(|round| begins(*round)).count();
             assert_eq!(given(1..81), 70);
             assert!(!crowded.gives_way(81, 0b01), "nobody beside");
             crowded.lost_the_cpu(80);

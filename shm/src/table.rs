@@ -452,7 +452,11 @@ impl Table {
         let (first, mut polls) = (self.waits.first_looked_at(), self.waits.polls());
         loop {
             let first_pending = pending & first;
-            let looked_at = if first_pending == 0 { pending } else { first_pending };
+            let looked_at = if first_pending == 0 {
+                pending
+            } else {
+                first_pending
+            };
             for peer in bits(looked_at) {
                 if full {
                     // Peers are likely to have full rows too: both lines come at once, not one after the other.

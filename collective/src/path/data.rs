@@ -1,8 +1,9 @@
 //! Data over the mesh of a group: vectors reduced, bytes broadcast. Used by both paths.
 
 use super::ring::{self, go_round};
+use super::slots::{Overflow, Wide, first, get};
 use crate::mesh::{ExchangeError, Frame, Mesh, MeshError, Watch};
-use crate::op::{Op, Ops};
+use crate::op::Ops;
 use rankpact_shm::{Kind, Ring, monotonic_ns};
 use std::ops::Range;
 use std::time::Instant;
@@ -217,17 +218,6 @@ fn fill(bytes: &mut Vec<u8>, first: &[u8], values: &[i64]) {
     bytes.extend_from_slice(bytemuck::cast_slice(values));
 }
 
-/// `values` as they cross a wire.
-pub(super) fn bytes_of(values: &[i64]) -> Vec<u8> {
-    bytemuck::cast_slice(values).to_vec()
-}
-
-pub(super) fn get(bytes: &[u8]) -> impl Iterator<Item = i64> {
-    bytes
-        .chunks_exact(8)
-        .map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default()))
-}
-
 /// The part of a block that member `at` of `size` reduces for all.
 fn part(block: &Range<usize>, at: usize, size: usize) -> Range<usize> {
     let start = |at: usize| block.start + block.len() * at / size;
@@ -238,62 +228,6 @@ fn part(block: &Range<usize>, at: usize, size: usize) -> Range<usize> {
 fn blocks(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let count = len.div_ceil(most).max(1);
     (0..count).map(move |block| block * most..len.min((block + 1) * most))
-}
-
-/// The first slot whose total does not fit, if any: the same on every rank, for every rank has the same totals.
-pub(crate) type Overflow = Option<usize>;
-
-/// The lower of two.
-fn first(one: Overflow, other: Overflow) -> Overflow {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}
-
-/// Totals that may not fit 64 bits, of a block or part: those of a sum, and of operations that may be one.
-#[derive(Debug, Default)]
-struct Wide(Vec<i128>);
-
-impl Wide {
-    /// Begins with this member's own contribution.
-    fn begin(&mut self, ops: Ops<'_>, values: &[i64]) {
-        self.0.clear();
-        if ops.may_overflow() {
-            self.0.extend(values.iter().map(|value| i128::from(*value)));
-        }
-    }
-
-    /// Folds the contribution of a peer into `values`, or here if the totals may not fit there.
-    fn fold(&mut self, ops: Ops<'_>, values: &mut [i64], bytes: &[u8]) {
-        let each = values.iter_mut().zip(get(bytes));
-        let wide = self.0.iter_mut().zip(get(bytes));
-        // One loop for each operation, so that each is as fast as it can be.
-        match ops {
-            Ops::All(Op::Min) => each.for_each(|(total, theirs)| *total = (*total).min(theirs)),
-            Ops::All(Op::Max) => each.for_each(|(total, theirs)| *total = (*total).max(theirs)),
-            Ops::All(Op::Or) => each.for_each(|(total, theirs)| *total |= theirs),
-            Ops::All(Op::And) => each.for_each(|(total, theirs)| *total &= theirs),
-            Ops::All(Op::Sum) => wide.for_each(|(total, theirs)| *total += i128::from(theirs)),
-            Ops::Each(ops) => {
-                for ((total, theirs), op) in wide.zip(ops) {
-                    *total = op.fold(*total, theirs);
-                }
-            }
-        }
-    }
-
-    /// Brings the totals down to the 64 bits of `values`; the place of the first that does not fit.
-    fn narrow(&self, values: &mut [i64]) -> Overflow {
-        let mut overflow = None;
-        for (place, (value, wide)) in values.iter_mut().zip(&self.0).enumerate() {
-            match i64::try_from(*wide) {
-                Ok(total) => *value = total,
-                Err(_) => overflow = overflow.or(Some(place)),
-            }
-        }
-        overflow
-    }
 }
 
 /// A slot as it crosses a wire.
@@ -678,6 +612,7 @@ impl Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Op;
     use crate::watchdog::within_a_minute;
     use std::convert::Infallible;
     use std::thread;

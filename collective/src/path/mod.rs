@@ -10,6 +10,7 @@ pub(crate) mod fabric;
 mod flight;
 pub(crate) mod hosts;
 mod ring;
+pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod tcp;
 

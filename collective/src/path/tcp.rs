@@ -4,8 +4,9 @@
 //! next call.
 
 use super::Round;
-use super::data::{Exchange, Overflow, Shown, Stop, Wire};
+use super::data::{Exchange, Shown, Stop, Wire};
 use super::flight::{Finished, Flight, Flying};
+use super::slots::Overflow;
 use crate::error::{Described, ErrorKind, Silent};
 use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};

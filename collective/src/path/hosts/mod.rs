@@ -12,9 +12,10 @@ mod work;
 pub(crate) use members::Hosts;
 
 use super::Round;
-use super::data::{Shown, bytes_of, get};
+use super::data::Shown;
 use super::engine::{Engine, Severed, Witness};
 use super::flight::{Finished, Flight, Flying};
+use super::slots::{bytes_of, get};
 use super::table::{TablePath, get_inline, put_inline};
 use super::tcp::describe;
 use crate::error::{ErrorKind, Silent};

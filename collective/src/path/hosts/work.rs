@@ -4,7 +4,8 @@ use super::members::Hosts;
 use super::verdict::Verdict;
 use crate::codec::{Fields, Put};
 use crate::op::Ops;
-use crate::path::data::{Shown, bytes_of, get};
+use crate::path::data::Shown;
+use crate::path::slots::{bytes_of, get};
 use crate::path::table::description;
 use rankpact_shm::Kind;
 
