@@ -1,7 +1,7 @@
 //! The slots of a vector: as bytes, folded, and whether their totals fit.
 
 use crate::op::{Op, Ops};
-use multiversion::multiversion;
+use pulp::Arch;
 
 /// `values` as they cross a wire.
 pub(crate) fn bytes_of(values: &[i64]) -> Vec<u8> {
@@ -68,12 +68,14 @@ impl Wide {
     }
 }
 
-/// Folds `bytes` into `values`, eight slots at a time where the CPU can: its baseline cannot even compare two slots at once.
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn fold<F: Fn(i64, i64) -> i64>(values: &mut [i64], bytes: &[u8], op: F) {
-    for (total, theirs) in values.iter_mut().zip(get(bytes)) {
-        *total = op(*total, theirs);
-    }
+/// Folds `bytes` into `values` with the instructions that the CPU at hand has: the baseline of x86-64 cannot even compare two
+/// slots at once, and would be a tenth of a round of 1024.
+fn fold(values: &mut [i64], bytes: &[u8], op: impl Fn(i64, i64) -> i64) {
+    Arch::new().dispatch(|| {
+        for (total, theirs) in values.iter_mut().zip(get(bytes)) {
+            *total = op(*total, theirs);
+        }
+    });
 }
 
 #[cfg(test)]
