@@ -91,16 +91,6 @@ impl Ladder {
             Duration::ZERO
         }
     }
-
-    /// How long to wait without sleeping where every poll costs system calls, and so is no better than a spin.
-    #[must_use]
-    pub fn awake_among(&self, awake: usize) -> Duration {
-        if awake <= self.spinners {
-            self.spin.saturating_add(self.yields)
-        } else {
-            Duration::ZERO
-        }
-    }
 }
 
 /// What the rounds of a table have cost this rank in system calls.

@@ -232,7 +232,7 @@ impl Idle {
     fn since(now: Instant, ladder: &Ladder, polling: bool) -> Self {
         let (awake, threads) = Awake::here();
         let polls = if polling {
-            ladder.awake_among(threads)
+            ladder.spin_among(threads).saturating_add(ladder.yields)
         } else {
             Duration::ZERO
         };
