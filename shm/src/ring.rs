@@ -497,14 +497,12 @@ impl Ring {
     fn missing(&self, awaited: Awaited) -> Vec<usize> {
         match awaited {
             Awaited::Room => {
-                let lags = || {
-                    self.others()
-                        .map(|rank| (rank, self.lag(rank).unwrap_or(0)))
-                };
-                let most = lags().map(|(_, lag)| lag).max();
-                lags()
-                    .filter_map(|(rank, lag)| (Some(lag) == most).then_some(rank))
-                    .collect()
+                // Looked at once: readers go on meanwhile.
+                let lag = |rank| (self.lag(rank).unwrap_or(0), rank);
+                let lags: Vec<_> = self.others().map(lag).collect();
+                let most = lags.iter().map(|(lag, _)| *lag).max();
+                let slowest = lags.into_iter().filter(|(lag, _)| Some(*lag) == most);
+                slowest.map(|(_, rank)| rank).collect()
             }
             Awaited::Slot { from } => vec![from],
         }

@@ -355,6 +355,36 @@ fn a_watch_ends_a_wait_with_an_error_of_its_own() {
 }
 
 #[test]
+fn a_deadline_names_a_reader_even_while_it_reads_on() {
+    watchdog(|| {
+        let mut rings = on_heap(tiny(2), 1, Ladder::auto(2, 2));
+        let (mut reader, mut sender) = (rings.remove(1), rings.remove(0));
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let reads = thread::spawn(move || {
+            while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                reader
+                    .try_receive(0, &mut Vec::new())
+                    .expect("the sender is there");
+            }
+        });
+        let long = message(1, 960_000);
+        let is_late = |_: &u32| match sender.send(&long, Duration::from_micros(5)) {
+            Err(RingError::Timeout { ranks, .. }) => {
+                assert_eq!(ranks, [1]);
+                true
+            }
+            outcome => {
+                assert_eq!(outcome, Ok(()), "the reader was fast");
+                false
+            }
+        };
+        assert!((0..300).filter(is_late).count() > 0);
+        drop(stop);
+        reads.join().expect("no panic");
+    });
+}
+
+#[test]
 fn a_message_that_trickles_in_meets_its_deadline_and_its_watch() {
     watchdog(|| {
         let mut rings = on_heap(tiny(2), 1, Ladder::auto(2, 2));
