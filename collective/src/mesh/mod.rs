@@ -24,6 +24,9 @@ use crate::socket::{Stream, patience};
 use frame::{BODY, HEADER, Kind, PAYLOAD, POISON};
 pub(crate) use frame::{Frame, LABEL};
 
+/// A payload of so many bytes takes longer than a sleep and a wake-up: where ranks share CPUs, polls would take its time.
+const BULK: usize = 64 << 10;
+
 /// The longest sleep: the watch is asked at least this often.
 const SLICE: Duration = Duration::from_millis(20);
 
@@ -179,6 +182,14 @@ enum Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
+    /// Bytes of the longest.
+    fn most(self) -> usize {
+        match self {
+            Self::Same(payload) => payload.len(),
+            Self::Each(parts) => parts.iter().map(|part| part.len()).max().unwrap_or(0),
+        }
+    }
+
     fn of(self, at: usize) -> &'a [u8] {
         match self {
             Self::Same(payload) => payload,
@@ -229,9 +240,9 @@ struct Idle {
 }
 
 impl Idle {
-    fn since(now: Instant, ladder: &Ladder, polling: bool) -> Self {
+    fn since(now: Instant, ladder: &Ladder, polling: bool, bulky: bool) -> Self {
         let (awake, threads) = Awake::here();
-        let polls = if polling {
+        let polls = if polling && !(bulky && threads > ladder.spinners) {
             ladder.spin_among(threads).saturating_add(ladder.yields)
         } else {
             Duration::ZERO
@@ -633,10 +644,7 @@ impl Mesh {
         if self.state != State::Open {
             return Err(MeshError::Closed);
         }
-        let most = (0..self.size())
-            .map(|at| payload.of(at).len())
-            .max()
-            .unwrap_or(0);
+        let most = payload.most();
         if most > PAYLOAD || frame.label.len() > LABEL {
             let label = frame.label.len();
             return Err(MeshError::Usage(format!(
@@ -734,7 +742,7 @@ impl Mesh {
                 && idle
                     .get_or_insert_with(|| {
                         let polling = !self.ladder.adapts || self.polling.tries(round);
-                        Idle::since(now, &self.ladder, polling)
+                        Idle::since(now, &self.ladder, polling, payload.most() > BULK)
                     })
                     .is_sleepy(now);
             if sleepy || now >= *sliced.get_or_insert(now) + SLICE {
