@@ -6,8 +6,8 @@
 //! All contestants take turns, so that whatever else goes on meets them all; a ratio is that of one turn, and printed are
 //! the median of all turns and the spread. `rankpact again` is the same program once more: the spread of that ratio is what
 //! a difference must exceed. `bare lines` and `bare sockets` are no library but the least that a row, or a vector over TCP,
-//! takes on this machine: they look after nothing. Where every rank can have a CPU, ours and those of MPI are pinned to one each; gloo and
-//! whatever goes over TCP is not, for that needs more than one thread.
+//! takes on this machine: they look after nothing. Where every rank can have a CPU, ours, bare lines and those of MPI are
+//! pinned to one each; gloo and whatever goes over TCP is not, for that needs more than one thread.
 
 use clap::Parser;
 use rankpact_benches::{

@@ -5,9 +5,7 @@
 #include "case.h"
 #include <fcntl.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define SLOTS 8
 #define RANKS 64
@@ -98,10 +96,6 @@ int main(int argc, char **argv) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (shared == MAP_FAILED)
         give_up("the file cannot be mapped");
-    for (int i = 4; i < argc; i++) {
-        struct measured it = measure(argv[i], me, ranks, allreduce);
-        print(&it, me);
-        free(it.times_ns);
-    }
+    report(argv + 4, me, ranks, allreduce);
     return 0;
 }

@@ -102,10 +102,6 @@ int main(int argc, char **argv) {
     me = atoi(argv[2]);
     ranks = atoi(argv[3]);
     join(argv[1]);
-    for (int i = 4; i < argc; i++) {
-        struct measured it = measure(argv[i], me, ranks, allreduce);
-        print(&it, me);
-        free(it.times_ns);
-    }
+    report(argv + 4, me, ranks, allreduce);
     return 0;
 }

@@ -90,3 +90,12 @@ static void print(const struct measured *it, int rank) {
     puts("]}");
     fflush(stdout);
 }
+
+/* Measures and prints all cases, of which a null pointer follows the last. */
+static inline void report(char **cases, int rank, int size, reduction *reduce) {
+    for (; *cases; cases++) {
+        struct measured it = measure(*cases, rank, size, reduce);
+        print(&it, rank);
+        free(it.times_ns);
+    }
+}

@@ -27,11 +27,7 @@ int main(int argc, char **argv) {
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice("127.0.0.1");
     context = std::make_shared<gloo::rendezvous::Context>(rank, size);
     context->connectFullMesh(store, device);
-    for (int i = 4; i < argc; i++) {
-        measured it = measure(argv[i], rank, size, allreduce);
-        print(&it, rank);
-        free(it.times_ns);
-    }
+    report(argv + 4, rank, size, allreduce);
     // A rank that ends at once looks to its peers as if it had failed.
     int64_t last = 0;
     allreduce(&last, 1);
