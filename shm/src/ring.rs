@@ -586,16 +586,22 @@ impl Ring {
     /// account of it.
     #[cold]
     fn who_is_gone(&self) -> Option<RingError> {
-        let gone = self.others().filter_map(|rank| {
-            let alive = self.peers.as_ref().is_none_or(|peers| peers.alive(rank));
-            match self.storage.member(rank).left() {
-                Some(Leave::Closed) => Some((2, RingError::Left { rank })),
-                Some(Leave::Abandoned) => Some((1, RingError::Abandoned { rank })),
-                None => (!alive).then_some((0, RingError::Died { rank })),
-            }
-        });
-        gone.min_by_key(|(weight, _)| *weight)
-            .map(|(_, error)| error)
+        let left = |rank: usize| self.storage.member(rank).left();
+        let first = |how| self.others().find(|&rank| left(rank) == Some(how));
+        let dead = |rank| self.peers.as_ref().is_some_and(|peers| !peers.alive(rank));
+        let died = || {
+            self.others()
+                .find(|&rank| dead(rank) && left(rank).is_none())
+        };
+        // RULE [L2] Effects first, causes last: whoever is seen to have left may have been told of a death, and that death
+        // is then seen here too.
+        let early = weakened("L2").then(died);
+        let closed = first(Leave::Closed);
+        let abandoned = first(Leave::Abandoned);
+        let died = early.unwrap_or_else(died);
+        died.map(|rank| RingError::Died { rank })
+            .or(abandoned.map(|rank| RingError::Abandoned { rank }))
+            .or(closed.map(|rank| RingError::Left { rank }))
     }
 }
 

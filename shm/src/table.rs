@@ -893,7 +893,7 @@ impl Table {
             .then(|| self.seat.failure(self.seat.storage.control().word(), round))
     }
 
-    /// Sees whether the missing ranks are still there, and gives up on the first that is not.
+    /// Sees whether the missing ranks are still there, and gives up on the first that died, else on the first that left.
     #[cold]
     fn inspect(
         &self,
@@ -901,22 +901,19 @@ impl Table {
         missing: u64,
         arrived: &dyn Fn(usize) -> bool,
     ) -> Result<(), Failure> {
-        for rank in bits(missing) {
-            // The order matters: a rank publishes, then closes, then loses its lock. Test the lock first, `closed` second,
-            // the stamps last; what is still overlooked the outcome corrects.
-            let alive = self.peers.as_ref().is_none_or(|peers| peers.alive(rank));
-            let closed = self.seat.storage.member(rank).left().is_some();
-            if (alive && !closed) || arrived(rank) {
-                continue;
-            }
-            let reason = if closed {
-                Reason::Closed { rank }
-            } else {
-                Reason::Died { rank }
-            };
-            self.seat.surrender(round, &reason)?;
-        }
-        Ok(())
+        let left = |rank| self.seat.storage.member(rank).left().is_some();
+        let dead = |rank| (self.peers.as_ref()).is_some_and(|peers| !peers.alive(rank));
+        // RULE [L2] Leavers first, locks last: whoever left may have been told of a death in another group.
+        let leaver = bits(missing).find(|rank| left(*rank) && !arrived(*rank));
+        // RULE [L1] A rank publishes, then closes, then loses its lock. Test the lock first, `closed` second, the stamps last;
+        // what is still overlooked the outcome corrects.
+        let died = bits(missing).find(|rank| dead(*rank) && !left(*rank) && !arrived(*rank));
+        let reason = match (died, leaver) {
+            (Some(rank), _) => Reason::Died { rank },
+            (None, Some(rank)) => Reason::Closed { rank },
+            (None, None) => return Ok(()),
+        };
+        self.seat.surrender(round, &reason)
     }
 
     fn tell_silence(&self, round: u64, missing: u64, waited: Duration) {

@@ -217,7 +217,7 @@ fn at_every_step(preemptions: usize, fate: fn(&mut Ring), witnesses: &'static [f
     }
 }
 
-/// Receives whole messages of `from` until rank 0 is dead. Leaves its seat as it is: its leaving would be told instead.
+/// Receives whole messages of `from` until rank 0 is dead.
 fn receive_until_the_death(mut ring: Ring, from: usize) {
     for number in 0..4 {
         let mut received = Vec::new();
@@ -229,7 +229,6 @@ fn receive_until_the_death(mut ring: Ring, from: usize) {
             }
         }
     }
-    forget(ring);
 }
 
 /// Messages of 3 slots and of one.
@@ -283,7 +282,6 @@ fn a_sender_that_dies_at_any_step_is_told_to_both_readers() {
             Ok(()) => assert_eq!(received, message(0, 9), "a torn message"),
             Err(error) => assert_eq!(error, RingError::Died { rank: 0 }),
         }
-        forget(ring);
     }
     at_every_step(
         2,
@@ -292,6 +290,32 @@ fn a_sender_that_dies_at_any_step_is_told_to_both_readers() {
         },
         &[witness, witness],
     );
+}
+
+/// 3 threads that look around: one dies, another is told and leaves, and the third is told the death. Control: L2.
+#[test]
+fn a_death_is_told_and_not_the_leaving_on_its_account() {
+    explore(2, || {
+        let lock = Arc::new(Lock::default());
+        let storage = storage(3, u64::MAX);
+        let seat = |me| {
+            let ring = Ring::new(Arc::clone(&storage), me, Ladder::spinning());
+            ring.with_liveness(Box::new(Locks(0, Arc::clone(&lock))))
+        };
+        let doomed = seat(0);
+        let others = [1, 2].map(|me| {
+            let ring = seat(me);
+            thread::spawn(move || match ring.inspect() {
+                Ok(()) => forget(ring),
+                Err(error) => assert_eq!(error, RingError::Died { rank: 0 }),
+            })
+        });
+        forget(doomed);
+        lock.0.store(true, Ordering::Release);
+        for other in others {
+            other.join().expect("no seat panics");
+        }
+    });
 }
 
 /// 2 threads: a reader dies before any of its writes; the sender, who cannot send all it has, is told.

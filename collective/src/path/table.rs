@@ -362,7 +362,11 @@ fn give_up(
             ranks: &peers,
             waited,
         }),
-        ExchangeError::Mesh(MeshError::Left { peer }) => open.fail(Trouble::Closed { rank: peer }),
+        // Who left may have left because somebody died.
+        ExchangeError::Mesh(MeshError::Left { peer }) => match open.watch() {
+            Ok(()) => open.fail(Trouble::Closed { rank: peer }),
+            Err(error) => error,
+        },
         ExchangeError::Mesh(MeshError::Died { peer }) => {
             // A connection breaks a moment before the kernel has released the lock; an abort closes it too.
             let until = Instant::now() + GRACE;

@@ -464,17 +464,20 @@ impl Desk {
         {
             return State::Complete;
         }
-        for &rank in &round.expected {
-            match self.seats.get(rank) {
-                // Also one that has contributed: whatever is being agreed, it will not take part in it.
-                Some(Seat::Died) => return State::Failed(LinkError::Died { rank }),
-                Some(Seat::Left) if !round.arrived.contains(&rank) => {
-                    return State::Failed(LinkError::Left { rank });
-                }
-                _ => {}
-            }
+        let gone = |how: fn(&Seat) -> bool| {
+            let expected = round.expected.iter().copied();
+            expected.filter(move |&rank| self.seats.get(rank).is_some_and(how))
+        };
+        // Also one that has contributed: whatever is being agreed, it will not take part in it. Told before a leaving, which
+        // may be on its account.
+        let died = gone(|seat| matches!(seat, Seat::Died)).next();
+        let left =
+            gone(|seat| matches!(seat, Seat::Left)).find(|rank| !round.arrived.contains(rank));
+        match (died, left) {
+            (Some(rank), _) => State::Failed(LinkError::Died { rank }),
+            (None, Some(rank)) => State::Failed(LinkError::Left { rank }),
+            (None, None) => State::Open,
         }
-        State::Open
     }
 
     /// Says farewell and waits until the others have hung up: a socket closed with unread bytes is reset, and a reset

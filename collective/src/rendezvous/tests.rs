@@ -258,6 +258,23 @@ fn a_member_that_left_in_order_is_told_from_a_dead_one() {
 }
 
 #[test]
+fn a_death_is_told_before_a_leaving() {
+    within_a_minute(|| {
+        let (_server, mut links) = world(3);
+        let doomed = links.pop().unwrap();
+        drop(links.pop());
+        kill(doomed);
+        while links[0].dead().is_empty() {
+            thread::yield_now();
+        }
+        assert_eq!(
+            links[0].gather("k", &[0, 1, 2], b"", soon()),
+            Err(LinkError::Died { rank: 2 })
+        );
+    });
+}
+
+#[test]
 fn a_member_may_leave_as_soon_as_it_has_its_result() {
     within_a_minute(|| {
         for _ in 0..20 {

@@ -13,7 +13,7 @@ use rankpact_shm::{
     Announcement, Cause, Geometry, Kind, Ladder, Liveness, Open, RoundError, Shape, Storage, Table,
     Trouble,
 };
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -405,6 +405,41 @@ fn a_dead_rank_is_named_long_before_the_deadline() {
         panic!("{errors:?}")
     };
     assert_eq!((missing.rank, missing.last_round), (2, 1));
+}
+
+/// Right after rank 0 was found alive it dies, and rank 1, which is told in another group, leaves.
+#[derive(Debug)]
+struct TooEarly {
+    died: Cell<bool>,
+    leaver: RefCell<Option<Table>>,
+}
+
+impl Liveness for TooEarly {
+    fn alive(&self, rank: usize) -> bool {
+        let alive = rank != 0 || !self.died.get();
+        if rank == 0 {
+            self.died.set(true);
+            drop(self.leaver.take());
+        }
+        alive
+    }
+}
+
+#[test]
+fn a_death_is_told_and_not_the_leaving_on_its_account() {
+    let mut all = tables(3, 1, Ladder::parking());
+    let (doomed, leaver, waiter) = (all.remove(0), all.remove(0), all.remove(0));
+    let mut waiter = waiter.with_liveness(Box::new(TooEarly {
+        died: Cell::new(false),
+        leaver: RefCell::new(Some(leaver)),
+    }));
+    let error = watchdog(move || waiter.all_reduce(Kind::Min, "m", &mut [0], LONG));
+    std::mem::forget(doomed);
+    let failure = failure(error.expect_err("nobody comes"));
+    assert!(
+        matches!(&failure.cause, Cause::Died(missing) if missing.rank == 0),
+        "{failure}"
+    );
 }
 
 #[test]
