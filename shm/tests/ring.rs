@@ -7,8 +7,8 @@ mod watchdog;
 
 use proptest::prelude::*;
 use rankpact_shm::{
-    Contents, Geometry, Identity, Ladder, Ring, RingError, RingGeometry, RingStorage, Segment,
-    SegmentError,
+    Contents, Geometry, Identity, LONGEST_MESSAGE, Ladder, Ring, RingError, RingGeometry,
+    RingStorage, Segment, SegmentError,
 };
 use std::collections::VecDeque;
 use std::os::unix::fs::FileExt;
@@ -389,7 +389,7 @@ fn a_message_that_trickles_in_meets_its_deadline_and_its_watch() {
     watchdog(|| {
         let mut rings = on_heap(tiny(2), 1, Ladder::auto(2, 2));
         let (mut reader, mut sender) = (rings.remove(1), rings.remove(0));
-        // The reader takes one slot each 2 ms, of a message of 20,000.
+        // The reader takes what is there each 2 ms, of a message far too long for its deadline.
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let slow = thread::spawn(move || {
             let pause = Duration::from_millis(2);
@@ -398,7 +398,7 @@ fn a_message_that_trickles_in_meets_its_deadline_and_its_watch() {
             }
         });
         let mut looks = 0;
-        let outcome = sender.send_watching(&message(1, 960_000), 3 * SHORT, &mut || {
+        let outcome = sender.send_watching(&vec![0; LONGEST_MESSAGE], 3 * SHORT, &mut || {
             looks += 1;
             Ok::<(), RingError>(())
         });
@@ -415,7 +415,7 @@ fn a_message_that_trickles_in_meets_its_deadline_and_its_watch() {
 #[test]
 fn what_cannot_be_sent_or_received_is_refused_before_anything_happens() {
     let mut rings = on_heap(tiny(2), 1, Ladder::auto(2, 2));
-    let too_long = vec![0; rankpact_shm::LONGEST_MESSAGE + 1];
+    let too_long = vec![0; LONGEST_MESSAGE + 1];
     assert_eq!(
         rings[0].send(&too_long, LONG),
         Err(RingError::TooLong(too_long.len()))

@@ -58,11 +58,13 @@ fn a_storm_of_signals_changes_nothing(path: PathChoice) {
             });
         for rank in [0, 1] {
             let report = ranks.report(rank, "min g within=300 label=late");
-            let ErrorKind::Timeout { after, .. } = report.kind() else {
+            let ErrorKind::Timeout { after, by, .. } = report.kind() else {
                 panic!("{}", report.error());
             };
             assert!(*after >= Duration::from_millis(300), "{report:?}");
-            assert!(report.ms >= 300 && report.ms < 5_000, "{report:?}");
+            // Who is told may have begun later than who gave up.
+            assert!(report.ms >= 300 || *by != rank, "{report:?}");
+            assert!(report.ms < 5_000, "{report:?}");
         }
         ranks.end();
     }
