@@ -67,6 +67,8 @@ pub(crate) struct Job {
 #[derive(Debug)]
 struct Rank {
     child: Child,
+    /// Whether a signal went from here to it.
+    signalled: bool,
     end: Option<End>,
 }
 
@@ -140,7 +142,11 @@ impl Launch {
                     LaunchError::new(format!("cannot start {}", self.program.display()), source)
                 })?;
             let pid = pid_of(&child);
-            job.ranks.push(Rank { child, end: None });
+            job.ranks.push(Rank {
+                child,
+                signalled: false,
+                end: None,
+            });
             watch(rank, pid, sender.clone())?;
         }
         Ok(job)
@@ -299,7 +305,7 @@ impl Job {
     }
 
     /// Takes a step against the ranks still running; returns the one to take if that is not enough.
-    fn take(&self, step: Option<Step>, verdict: &mut Verdict) -> Option<(Instant, Step)> {
+    fn take(&mut self, step: Option<Step>, verdict: &mut Verdict) -> Option<(Instant, Step)> {
         match step? {
             Step::TimeOut(limit) => {
                 let running = (0..self.ranks.len()).filter(|&rank| self.ranks[rank].end.is_none());
@@ -320,9 +326,10 @@ impl Job {
         }
     }
 
-    fn send(&self, number: i32) {
+    fn send(&mut self, number: i32) {
         let signal = Signal::try_from(number).ok();
-        for rank in self.ranks.iter().filter(|rank| rank.end.is_none()) {
+        for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
+            rank.signalled = true;
             // A rank that ended a moment ago takes it as a zombie. One that has changed its user
             // (a setuid program) may refuse; its end is then waited for.
             let _ = signal::kill(pid_of(&rank.child), signal);
@@ -344,7 +351,10 @@ impl Rank {
     fn reap(&mut self) -> End {
         // Waiting for a child of our own fails for none of the reasons in the manual; if a library
         // has reaped it behind our back, how it ended is lost.
-        let end = self.child.wait().map_or(End::Exited(1), End::from);
+        let end = match self.child.wait().map_or(End::Exited(1), End::from) {
+            End::Killed(signal) if self.signalled => End::Stopped(signal),
+            end => end,
+        };
         self.end = Some(end);
         end
     }
@@ -478,7 +488,7 @@ mod tests {
         let _watchdog = Watchdog::default();
         let mut launch = shell(
             3,
-            "[ $RANKPACT_RANK = 1 ] && kill -KILL $$; sleep 0.2; exit 7",
+            "[ $RANKPACT_RANK = 1 ] && kill -KILL $$; sleep 3; exit 7",
         );
         launch.grace = Duration::from_secs(60);
         let outcome = launch.start().unwrap().wait();
@@ -487,6 +497,23 @@ mod tests {
         assert_eq!(outcome.ends, [End::Exited(7), end, End::Exited(7)]);
         assert_eq!(outcome.exit_code(), 137);
         assert_eq!(outcome.verdict.to_string(), "rank 1 was killed by SIGKILL");
+    }
+
+    #[test]
+    fn ranks_that_had_to_be_killed_did_not_begin_it() {
+        let _watchdog = Watchdog::default();
+        let mut launch = shell(
+            2,
+            "[ $RANKPACT_RANK = 1 ] && exit 7; trap '' TERM; exec sleep 600",
+        );
+        launch.grace = Duration::ZERO;
+        let outcome = launch.start().unwrap().wait();
+        assert!(
+            matches!(outcome.ends[..], [End::Stopped(_), End::Exited(7)]),
+            "{outcome:?}"
+        );
+        let end = End::Exited(7);
+        assert_eq!(outcome.cause(), Verdict::Failed { rank: 1, end });
     }
 
     #[test]

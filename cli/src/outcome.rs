@@ -14,6 +14,8 @@ pub(crate) enum End {
     Exited(i32),
     /// This signal killed it.
     Killed(i32),
+    /// This signal killed it, and the launcher had sent it one.
+    Stopped(i32),
 }
 
 /// How a job ended.
@@ -43,10 +45,9 @@ pub(crate) enum Verdict {
 
 impl Outcome {
     /// What began it, where the ranks are known to exit because another has died: the rank that was killed, though its
-    /// peers may have been seen to exit before. SIGTERM does not count: the launcher itself sends it.
+    /// peers may have been seen to exit before.
     pub(crate) fn cause(&self) -> Verdict {
-        let killed =
-            |end: &End| matches!(end, End::Killed(signal) if *signal != Signal::SIGTERM as i32);
+        let killed = |end: &End| matches!(end, End::Killed(_));
         match (&self.verdict, self.ends.iter().position(killed)) {
             (
                 Verdict::Failed {
@@ -71,7 +72,7 @@ impl Outcome {
                 ..
             } => code,
             Verdict::Failed {
-                end: End::Killed(signal),
+                end: End::Killed(signal) | End::Stopped(signal),
                 ..
             }
             | Verdict::Interrupted { signal } => 128 + signal,
@@ -116,6 +117,7 @@ impl fmt::Display for End {
         match *self {
             Self::Exited(code) => write!(f, "exited with code {code}"),
             Self::Killed(signal) => write!(f, "was killed by {}", SignalName(signal)),
+            Self::Stopped(signal) => write!(f, "was stopped with {}", SignalName(signal)),
         }
     }
 }
@@ -154,7 +156,10 @@ mod tests {
                 end: killed
             }
         );
-        assert_eq!(outcome(End::Killed(Signal::SIGTERM as i32)).cause(), exited);
+        assert_eq!(
+            outcome(End::Stopped(Signal::SIGKILL as i32)).cause(),
+            exited
+        );
         assert_eq!(outcome(End::Exited(1)).cause(), exited);
     }
 

@@ -126,7 +126,8 @@ fn explain(verdict: &Verdict, errors: &[(usize, String)]) -> String {
     let told = if others.is_empty() {
         String::new()
     } else {
-        format!(" (also told by ranks {})", others.join(", "))
+        let plural = if others.len() == 1 { "rank" } else { "ranks" };
+        format!(" (also told by {plural} {})", others.join(", "))
     };
     match verdict {
         // A rank that ends with an error has said why.
@@ -152,31 +153,29 @@ pub(crate) fn say_progress(done: u64) {
     say(&Line::<()>::Progress(done));
 }
 
-/// The life of a rank process: it joins, does its `work`, and says its report, or its error as one line.
-pub(crate) fn take_part<R: Serialize>(
+/// The life of a rank process: it joins, opens its `state`, does its `work`, and says its report, or its error as one line.
+pub(crate) fn take_part<S, R: Serialize>(
     join: Join,
-    work: impl FnOnce(&World) -> Result<R, Failure>,
+    open: impl FnOnce(&World) -> Result<S, Failure>,
+    work: impl FnOnce(&mut S) -> Result<R, Failure>,
 ) -> Result<(), Failure> {
-    let result = World::connect(join)
-        .map_err(Failure::from)
-        .and_then(|world| {
-            // The others learn why, also where this rank alone has failed.
-            work(&world).inspect_err(|failure| world.abort(&failure.message))
-        });
-    match result {
-        Ok(report) => {
-            say(&Line::Report(report));
-            Ok(())
+    let tell = |failure: Failure| {
+        say(&Line::<()>::Error(failure.message.clone()));
+        // The program that started this rank puts it into its own line.
+        Failure {
+            message: String::new(),
+            ..failure
         }
-        Err(failure) => {
-            say(&Line::<()>::Error(failure.message.clone()));
-            // The program that started this rank puts it into its own line.
-            Err(Failure {
-                message: String::new(),
-                ..failure
-            })
-        }
-    }
+    };
+    let world = World::connect(join).map_err(|error| tell(error.into()))?;
+    // Before anything is dropped: a group that is left waits a while for the others, who do not know yet.
+    let abort = |failure: Failure| {
+        world.abort(&failure.message);
+        tell(failure)
+    };
+    let mut state = open(&world).map_err(abort)?;
+    say(&Line::Report(work(&mut state).map_err(abort)?));
+    Ok(())
 }
 
 fn say<R: Serialize>(line: &Line<R>) {

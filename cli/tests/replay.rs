@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs::{self, File};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::thread;
@@ -66,9 +66,10 @@ impl Arena {
         command
     }
 
-    /// Starts a replay; returns once rank `rank` has written a page, in the middle of it all.
+    /// Starts a replay; returns once rank `rank` has written a page, in the middle of it all. In no terminal's foreground:
+    /// there the program leaves Ctrl-C to it.
     fn start_and_see_pages_of(&self, rank: usize, args: &[&str]) -> Child {
-        let child = self.replay(args).spawn().unwrap();
+        let child = self.replay(args).process_group(0).spawn().unwrap();
         let written = |name: String| {
             let folder = self.temp.path().join(name).join(format!("rank-{rank}"));
             folder.is_dir() && !names(&folder).is_empty()
@@ -384,6 +385,21 @@ fn rank_0_killed_from_outside_is_named_by_the_others() {
     assert!(begin.elapsed() < Duration::from_secs(5));
     let line = one_line(&output);
     assert!(line.starts_with("rank 0 was killed by SIGKILL; "), "{line}");
+    arena.assert_clean();
+}
+
+/// Whoever leaves a group over TCP waits a while for the others to hang up, and a stopped rank does not.
+#[test]
+fn a_stopped_rank_does_not_keep_the_others_from_telling_what_they_know() {
+    let arena = Arena::new();
+    let child = arena.start_and_see_pages_of(2, &[&SLOW as &[&str], &["--path", "tcp"]].concat());
+    signal::kill(arena.rank(1), Signal::SIGSTOP).unwrap();
+    signal::kill(arena.rank(2), Signal::SIGKILL).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let line = one_line(&output);
+    assert!(line.starts_with("rank 2 was killed by SIGKILL; "), "{line}");
+    assert!(line.contains(": rank 2 died (last round "), "{line}");
+    assert!(line.ends_with(" (also told by rank 3)"), "{line}");
     arena.assert_clean();
 }
 

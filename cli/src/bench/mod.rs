@@ -75,11 +75,11 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     for &ranks in &args.ranks {
         let pair = ranks == 2 && cpus >= 2;
         if pair {
-            floors.push(floor_ns());
+            floors.push(floor_ns(args.rounds));
         }
         rows.extend(measure(args, ranks, cpus)?);
         if pair {
-            floors.push(floor_ns());
+            floors.push(floor_ns(args.rounds));
         }
     }
     // The better of the two: noise only ever adds.
@@ -98,9 +98,10 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     publish(args.json.as_deref(), &bench, &bench.table())
 }
 
-/// Median of the raw exchange between the first two CPUs.
-fn floor_ns() -> u64 {
-    let mut times = floor::exchange(100_000, 1, |side| {
+/// Median of the raw exchange between the first two CPUs, of as many rounds as are measured, within reason.
+fn floor_ns(rounds: u64) -> u64 {
+    let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+    let mut times = floor::exchange(rounds.clamp(1_000, 100_000), 1, |side| {
         // Unpinned is still a measurement, only a worse one.
         let _ = cpus::pin(side);
     });

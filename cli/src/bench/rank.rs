@@ -72,11 +72,11 @@ impl Latency {
 /// Entry of the rank process.
 pub(crate) fn main() -> Result<(), Failure> {
     let settings: Settings = team::settings()?;
-    team::take_part(Join::from_env()?, |world| bench(world, &settings))
+    team::take_part(Join::from_env()?, open, |groups| bench(groups, &settings))
 }
 
-fn bench(world: &World, settings: &Settings) -> Result<Vec<Latency>, Failure> {
-    let oversubscribed = world.size() > cpus::allowed()?.len();
+/// A group of each path.
+fn open(world: &World) -> Result<[Group; 2], Failure> {
     let mut table = world.everybody("table")?;
     table.ready()?;
     let mut tcp = world.everybody_with(
@@ -87,11 +87,17 @@ fn bench(world: &World, settings: &Settings) -> Result<Vec<Latency>, Failure> {
         },
     )?;
     tcp.ready()?;
+    Ok([table, tcp])
+}
+
+fn bench(groups: &mut [Group; 2], settings: &Settings) -> Result<Vec<Latency>, Failure> {
+    let (rank, ranks) = (groups[0].rank(), groups[0].size());
+    let oversubscribed = ranks > cpus::allowed()?.len();
     if !oversubscribed {
-        cpus::pin(world.rank())?;
+        cpus::pin(rank)?;
     }
     let mut rows = Vec::new();
-    for group in [&mut table, &mut tcp] {
+    for group in groups {
         let path = group
             .path()
             .map_or(String::new(), |(kind, _)| kind.to_string());

@@ -125,18 +125,22 @@ pub(crate) fn main() -> Result<(), Failure> {
     let mut join = Join::from_env()?;
     join.options.path = settings.path();
     join.options.timing = true;
-    team::take_part(join, |world| replay(world, settings))
-}
-
-fn replay(world: &World, settings: Settings) -> Result<RankReport, Failure> {
-    let requests = if world.rank() == 0 {
-        Trace::load(settings.trace.as_deref(), settings.requests)?.requests
-    } else {
-        Vec::new()
-    };
-    let mut scheduler = Scheduler::new(world, settings)?;
-    scheduler.run(requests.into())?;
-    scheduler.report()
+    team::take_part(
+        join,
+        |world| {
+            // Rank 0 alone knows what comes.
+            let to_come = if world.rank() == 0 {
+                Trace::load(settings.trace.as_deref(), settings.requests)?.requests
+            } else {
+                Vec::new()
+            };
+            Ok((Scheduler::new(world, settings)?, to_come))
+        },
+        |(scheduler, to_come)| {
+            scheduler.run(std::mem::take(to_come).into())?;
+            scheduler.report()
+        },
+    )
 }
 
 impl Scheduler {
@@ -385,7 +389,7 @@ impl Scheduler {
         uneven
     }
 
-    fn report(mut self) -> Result<RankReport, Failure> {
+    fn report(&mut self) -> Result<RankReport, Failure> {
         if let Some(fault) = self.fault {
             let message = format!(
                 "--inject {:?} found no occasion from tick {} on",

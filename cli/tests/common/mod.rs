@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use watchdog::Watchdog;
 
+pub(crate) const RANKPACT: &str = env!("CARGO_BIN_EXE_rankpact");
 const SHM_FOLDER: &str = "/dev/shm";
 
 /// One test's surroundings: folders of its own, and a mark on every process it starts.
@@ -40,8 +41,11 @@ impl Arena {
 
     /// Not yet started: `rankpact ARGS...`.
     pub(crate) fn rankpact<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rankpact"));
-        command.args(args);
+        // The tests themselves may run with signals ignored, as a shell's background jobs do.
+        let mut command = Command::new("env");
+        command
+            .args(["--default-signal=HUP,INT,TERM", RANKPACT])
+            .args(args);
         self.prepare(&mut command);
         command
     }
