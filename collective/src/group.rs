@@ -9,7 +9,7 @@ use crate::options::{Crowd, Options};
 use crate::pair::{Hub, Venue};
 use crate::pairs::Pairs;
 use crate::path::table::TablePath;
-use crate::path::tcp::{Abortion, TcpPath};
+use crate::path::tcp::TcpPath;
 use crate::path::{self, Path, Round};
 use rankpact_shm::{MAX_SLOTS, Ring, RingGeometry, RingStorage, Storage, Timing, Unlock};
 use std::fmt;
@@ -575,7 +575,7 @@ impl Group {
         match &mut path {
             Path::Table(path) => self.registration = Some(job.register(path.aborter())),
             Path::Hosts(path) => self.registration = Some(job.register(path.aborter())),
-            Path::Tcp(path) => path.watch_abortion(Abortion(Box::new(move || job.aborted()))),
+            Path::Tcp(path) => path.watch(job),
             Path::Alone { .. } => {}
         }
         self.state = State::Open(path);

@@ -152,21 +152,19 @@ impl Job {
         self.place.link.abort(reason);
     }
 
+    /// The first of `ranks` that has died, as far as the rendezvous has noticed.
+    pub(crate) fn dead(&self, ranks: &[usize]) -> Option<usize> {
+        let dead = self.place.link.dead();
+        dead.into_iter().find(|rank| ranks.contains(rank))
+    }
+
     /// Why one of `ranks` will not come any more, if that is known.
     pub(crate) fn lost(&self, ranks: &[usize]) -> Option<ErrorKind> {
-        let dead = || {
-            self.place
-                .link
-                .dead()
-                .into_iter()
-                .find(|rank| ranks.contains(rank))
+        let died = |rank| ErrorKind::PeerDied {
+            rank,
+            last_round: 0,
         };
-        self.aborted().or_else(|| {
-            dead().map(|rank| ErrorKind::PeerDied {
-                rank,
-                last_round: 0,
-            })
-        })
+        self.aborted().or_else(|| self.dead(ranks).map(died))
     }
 
     /// Asks the program whether this rank goes on, and ends the job if not: to be called in each slice of a wait.

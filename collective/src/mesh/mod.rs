@@ -567,7 +567,8 @@ impl Mesh {
     /// [`Mesh::poison`] and [`Mesh::close`].
     ///
     /// # Errors
-    /// The first failure seen; where several are seen at once, a poison before all others, for it says more.
+    /// The first failure seen; where several are seen at once, a poison before all others and a leaving last: what caused
+    /// the others.
     pub(crate) fn exchange<W: Watch>(
         &mut self,
         frame: &Frame<'_>,
@@ -929,10 +930,17 @@ impl Drop for Mesh {
     }
 }
 
-/// Keeps the first failure, but prefers a poison: the others may be what it caused.
+/// Keeps the failure that says more, of equals the first: a poison may have caused all others, a death any leaving.
 fn note(failure: &mut Option<MeshError>, error: MeshError) {
-    let poison = matches!(error, MeshError::Poisoned { .. });
-    if failure.is_none() || (poison && !matches!(failure, Some(MeshError::Poisoned { .. }))) {
+    let weight = |error: &MeshError| match error {
+        MeshError::Poisoned { .. } => 0,
+        MeshError::Left { .. } => 2,
+        _ => 1,
+    };
+    if failure
+        .as_ref()
+        .is_none_or(|known| weight(&error) < weight(known))
+    {
         *failure = Some(error);
     }
 }

@@ -320,16 +320,39 @@ fn a_member_that_left_is_told_from_one_that_died() {
     });
 }
 
+/// The end of a member whose thread panics.
+fn panic_with(mesh: Mesh) {
+    let panicked = thread::spawn(move || {
+        let _mesh = mesh;
+        std::panic::resume_unwind(Box::new("a test panics"));
+    });
+    assert!(panicked.join().is_err());
+}
+
+#[test]
+fn a_death_is_told_and_not_the_leaving_on_its_account() {
+    within_a_minute(|| {
+        let mut meshes = Mesh::pairs(3).unwrap();
+        let [doomed, leaver] = [(); 2].map(|()| meshes.pop().unwrap());
+        panic_with(doomed);
+        // It says goodbye at once, and waits a while for this one to hang up.
+        let leaving = thread::spawn(move || drop(leaver));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(
+            exchange(&mut meshes[0], 1, soon()),
+            Err(MeshError::Died { peer: 2 })
+        );
+        drop(meshes);
+        leaving.join().unwrap();
+    });
+}
+
 #[test]
 fn a_panic_in_one_member_is_a_death_for_the_others() {
     within_a_minute(|| {
         let mut meshes = Mesh::pairs(2).unwrap();
         let other = meshes.pop().unwrap();
-        let panicked = thread::spawn(move || {
-            let _other = other;
-            std::panic::resume_unwind(Box::new("a test panics"));
-        });
-        assert!(panicked.join().is_err());
+        panic_with(other);
         assert_eq!(
             exchange(&mut meshes[0], 1, soon()),
             Err(MeshError::Died { peer: 1 })

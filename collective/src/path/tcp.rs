@@ -8,13 +8,16 @@ use super::data::{Exchange, Shown, Stop, Wire};
 use super::flight::{Finished, Flight, Flying};
 use super::slots::Overflow;
 use crate::error::{Described, ErrorKind, Silent};
-use crate::job;
+use crate::job::{self, Job};
 use crate::mesh::{ExchangeError, Mesh, MeshError};
 use crate::op::{Ops, check_label};
 use crate::options::Options;
 use rankpact_shm::{Kind, Timing, monotonic_ns};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How much later than its peers a rank may hear from the rendezvous that somebody died.
+const GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct TcpPath {
@@ -25,8 +28,8 @@ pub(crate) struct TcpPath {
     timing: Option<Timing>,
     /// Rounds whose frame is sent and whose peers' frames are not taken.
     flight: Flight,
-    /// Asked while this rank waits: whether the job was aborted.
-    aborted: Option<Abortion>,
+    /// Asked while this rank waits whether it was aborted, and who in it has died.
+    job: Option<Arc<Job>>,
 }
 
 /// A total that does not fit is an error that fails nothing.
@@ -34,17 +37,8 @@ pub(crate) fn fits(overflow: Overflow) -> Result<(), ErrorKind> {
     overflow.map_or(Ok(()), |slot| Err(ErrorKind::Overflow { slot }))
 }
 
-/// Whether, and why, the job was aborted.
-pub(crate) struct Abortion(pub(crate) Box<dyn Fn() -> Option<ErrorKind> + Send>);
-
-impl std::fmt::Debug for Abortion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Abortion")
-    }
-}
-
-fn unless_aborted(aborted: Option<&Abortion>) -> Result<(), ErrorKind> {
-    aborted.and_then(|aborted| aborted.0()).map_or(Ok(()), Err)
+fn unless_aborted(job: Option<&Arc<Job>>) -> Result<(), ErrorKind> {
+    job.and_then(|job| job.aborted()).map_or(Ok(()), Err)
 }
 
 impl TcpPath {
@@ -57,12 +51,13 @@ impl TcpPath {
             last_label: String::new(),
             timing,
             flight: Flight::new(options.depth),
-            aborted: None,
+            job: None,
         }
     }
 
-    pub(crate) fn watch_abortion(&mut self, aborted: Abortion) {
-        self.aborted = Some(aborted);
+    /// Asks `job` from now on.
+    pub(crate) fn watch(&mut self, job: Arc<Job>) {
+        self.job = Some(job);
     }
 
     /// The round of the last call, or the one that failed: a call that could not begin belongs to it.
@@ -182,7 +177,7 @@ impl TcpPath {
         let started = Instant::now();
         let exchange = flying.exchange(deadline);
         let ops = flying.ops.borrow();
-        let guard = || unless_aborted(self.aborted.as_ref());
+        let guard = || unless_aborted(self.job.as_ref());
         let outcome = self.wire.finish(&exchange, ops, &flying.values, guard);
         match outcome {
             Ok(overflow) => {
@@ -200,7 +195,7 @@ impl TcpPath {
     /// Whether a call can begin at all.
     fn begin(&self, round: &Round<'_>) -> Result<(), ErrorKind> {
         check_label(round.label)?;
-        unless_aborted(self.aborted.as_ref())
+        unless_aborted(self.job.as_ref())
     }
 
     /// One round, behind those in flight; whatever fails it is told to all peers.
@@ -225,7 +220,7 @@ impl TcpPath {
             label: round.label,
             deadline,
         };
-        let mut guard = || unless_aborted(self.aborted.as_ref());
+        let mut guard = || unless_aborted(self.job.as_ref());
         let outcome = travel(&mut self.wire, &exchange, &mut guard);
         self.round += 1;
         match outcome {
@@ -260,6 +255,19 @@ impl TcpPath {
         kind
     }
 
+    /// Who of `ranks` has died, as the rendezvous knows, or will in a moment.
+    fn dead_among(&self, ranks: &[usize]) -> Option<usize> {
+        let job = self.job.as_ref()?;
+        let until = Instant::now() + GRACE;
+        loop {
+            let dead = job.dead(ranks);
+            if dead.is_some() || Instant::now() >= until {
+                return dead;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn failure(
         &self,
         error: ExchangeError<Stop<ErrorKind>>,
@@ -271,7 +279,7 @@ impl TcpPath {
         let me = self.wire.me();
         let last_round = round - 1;
         // An abort closes connections too, and says more.
-        if let Err(kind) = unless_aborted(self.aborted.as_ref()) {
+        if let Err(kind) = unless_aborted(self.job.as_ref()) {
             return kind;
         }
         match error {
@@ -294,9 +302,13 @@ impl TcpPath {
                     })
                     .collect(),
             },
-            ExchangeError::Mesh(MeshError::Left { peer }) => ErrorKind::PeerClosed {
-                rank: world(peer),
-                last_round,
+            // Who left may have left because somebody died.
+            ExchangeError::Mesh(MeshError::Left { peer }) => match self.dead_among(ranks) {
+                Some(rank) => ErrorKind::PeerDied { rank, last_round },
+                None => ErrorKind::PeerClosed {
+                    rank: world(peer),
+                    last_round,
+                },
             },
             ExchangeError::Mesh(MeshError::Died { peer }) => ErrorKind::PeerDied {
                 rank: world(peer),
