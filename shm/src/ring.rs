@@ -217,7 +217,8 @@ impl Ring {
         })
     }
 
-    /// Sends as much of a message as there is room for, without waiting; whether all of it is out.
+    /// Sends as much of a message as there is room for, without waiting; whether all of it is out. At most one lap of the
+    /// ring at a time, however fast the others read.
     ///
     /// `sent` counts its bytes that are out: zero for a new message, and the same variable until the message is out. A
     /// new message instead withdraws the rest of this one; the readers drop what they have of it.
@@ -236,7 +237,10 @@ impl Ring {
         } else if *sent >= message.len() {
             return Ok(true);
         }
-        while self.has_room()? {
+        for _ in 0..self.geometry().slots() {
+            if !self.has_room()? {
+                break;
+            }
             let rest = &message[*sent..];
             let piece = &rest[..rest.len().min(self.geometry().fragment_bytes())];
             let last = piece.len() == rest.len();
@@ -288,7 +292,8 @@ impl Ring {
         })
     }
 
-    /// Takes what has come of the next message of `from`, without waiting; whether it was the rest of it.
+    /// Takes what has come of the next message of `from`, without waiting; whether it was the rest of it. At most one lap of
+    /// the ring at a time, however fast it comes.
     ///
     /// # Errors
     ///
@@ -300,7 +305,10 @@ impl Ring {
         }
         // Whoever waits for room is told once a quarter of the ring is free, not at each slot.
         let batch = (self.geometry().slots() as u64 / 4).max(1);
-        while self.has_come(from)? {
+        for _ in 0..self.geometry().slots() {
+            if !self.has_come(from)? {
+                break;
+            }
             let last = self.take(from)?;
             self.cursor = self.cursor.wrapping_add(1);
             if last {
@@ -549,14 +557,16 @@ impl Ring {
             if attempt(self)? {
                 return Ok(());
             }
-            if let Step::Expired { .. } = step {
-                let (ranks, waited) = (self.missing(awaited), elapsed());
-                return Err(E::from(RingError::Timeout { ranks, waited }));
-            }
             moved = self.cursor != cursor;
-            if moved && elapsed() < timeout {
+            let expired = matches!(step, Step::Expired { .. });
+            if moved || expired {
+                let waited = elapsed();
+                if expired || waited >= timeout {
+                    let ranks = self.missing(awaited);
+                    return Err(E::from(RingError::Timeout { ranks, waited }));
+                }
                 // The next fragment follows soon: up the ladder anew.
-                climb = Climb::new(&waits, ANY, timeout.saturating_sub(elapsed()));
+                climb = Climb::new(&waits, ANY, timeout.saturating_sub(waited));
             }
         }
     }

@@ -412,6 +412,31 @@ fn a_message_that_trickles_in_meets_its_deadline_and_its_watch() {
     });
 }
 
+/// So a wait looks at its deadline and its watch however well the other side keeps up.
+#[test]
+fn no_more_than_a_lap_is_sent_at_once() {
+    watchdog(|| {
+        let mut rings = on_heap(tiny(2), 1, Ladder::auto(2, 2));
+        let (mut reader, mut sender) = (rings.remove(1), rings.remove(0));
+        let lap = sender.geometry().slots() * sender.geometry().fragment_bytes();
+        let greedy = thread::spawn(move || {
+            while reader.try_receive(0, &mut Vec::new()) == Ok(false) {
+                thread::yield_now();
+            }
+        });
+        let (long, mut sent) = (message(1, 500 * lap), 0);
+        while sent < long.len() {
+            let before = sent;
+            sender.offer(&long, &mut sent).expect("the reader reads");
+            assert!(sent <= before + lap, "{} bytes at once", sent - before);
+            if sent == before {
+                thread::yield_now();
+            }
+        }
+        greedy.join().expect("no panic");
+    });
+}
+
 #[test]
 fn what_cannot_be_sent_or_received_is_refused_before_anything_happens() {
     let mut rings = on_heap(tiny(2), 1, Ladder::auto(2, 2));

@@ -1,5 +1,6 @@
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Barrier;
 
 use super::*;
 use crate::gate::{Claim, Purpose, Visitor};
@@ -519,21 +520,23 @@ fn who_comes_late_completes_no_round_that_a_peer_has_given_up() {
     within_a_minute(|| {
         for size in [2, 3, 5] {
             let mut meshes = Mesh::pairs(size).unwrap();
-            let late = meshes.pop().unwrap();
+            let mut late = meshes.pop().unwrap();
+            let given_up = Arc::new(Barrier::new(size));
             let early: Vec<_> = meshes
                 .into_iter()
                 .map(|mut mesh| {
+                    let given_up = Arc::clone(&given_up);
                     thread::spawn(move || {
                         exchange(&mut mesh, 1, soon()).unwrap();
                         exchange(&mut mesh, 2, Instant::now() + Duration::from_millis(50))
                             .unwrap_err();
                         mesh.poison(2, b"gave up");
+                        given_up.wait();
                     })
                 })
                 .collect();
-            let mut late = late;
             exchange(&mut late, 1, soon()).unwrap();
-            thread::sleep(Duration::from_millis(200));
+            given_up.wait();
             let error = exchange(&mut late, 2, soon()).unwrap_err();
             assert!(
                 matches!(error, MeshError::Poisoned { .. }),

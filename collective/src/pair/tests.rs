@@ -292,17 +292,18 @@ fn both_may_send_the_longest_message_before_they_receive_and_are_held_up_after_t
             let peer = 1 - group.rank();
             let longest = vec![7; LONGEST];
             group.send(peer, &longest, "m").unwrap();
-            // More than sockets hold, and nobody receives.
-            let call = Call::within("more", Duration::from_millis(500));
-            (group.send(peer, &longest[..16 << 20], call), group)
+            // Soon more than sockets hold, and nobody receives.
+            let error = (0..64).find_map(|_| {
+                let call = Call::within("more", Duration::from_millis(500));
+                group.send(peer, &longest, call).err()
+            });
+            (error, group)
         };
         let [one, other] = two().map(|group| thread::spawn(move || flood(group)));
-        let [(one_sent, one), (other_sent, other)] = [one, other].map(|end| end.join().unwrap());
-        // Who gives up throws away what arrives, so that it can say so: the other may get rid of its message by that.
-        let errors: Vec<_> = [one_sent, other_sent]
-            .into_iter()
-            .filter_map(Result::err)
-            .collect();
+        let [(one_held_up, one), (other_held_up, other)] =
+            [one, other].map(|end| end.join().unwrap());
+        // Who gives up throws away what arrives, so that it can say so: the other may get rid of its messages by that.
+        let errors: Vec<_> = [one_held_up, other_held_up].into_iter().flatten().collect();
         assert!(
             !errors.is_empty() && errors.iter().all(Error::is_timeout),
             "{errors:?}"

@@ -5,7 +5,7 @@ use rankpact_shm::{
     Announcement, Cause, FREE_WORDS, Failure, Geometry, Kind, Ladder, RoundError, Started, Storage,
     Table,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -128,15 +128,15 @@ fn a_start_wakes_those_who_sleep_for_its_row() {
 
 #[test]
 fn rounds_before_the_failed_one_complete_although_they_are_still_in_flight() {
-    let ends = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
+    let aborted = Arc::new(Barrier::new(2));
+    let ends = on_threads(tables(2, 1, Ladder::auto(2, 2)), move |mut table| {
         let early = [(); 2].map(|()| start(&mut table));
         if table.rank() == 0 {
             early.iter().for_each(|started| finish(&mut table, started));
             table.aborter().abort("enough");
-        } else {
-            // Told by a later call first, when rank 0 has failed round 3.
-            thread::sleep(Duration::from_millis(50));
         }
+        // Rank 1 is told by a later call first.
+        aborted.wait();
         let third = table.start(Kind::Min, "split", &row(table.rank(), 3), LONG);
         let third = failure(third.map(drop).expect_err("aborted"));
         if table.rank() == 1 {
@@ -150,13 +150,15 @@ fn rounds_before_the_failed_one_complete_although_they_are_still_in_flight() {
 
 #[test]
 fn a_mismatch_in_flight_is_told_by_whoever_finishes() {
-    let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), |mut table| {
+    let published = Arc::new(Barrier::new(2));
+    let errors = on_threads(tables(2, 1, Ladder::auto(2, 2)), move |mut table| {
         let first = start(&mut table);
         let label = ["here", "there"][table.rank()];
         let second = table
             .start(Kind::Min, label, &[1], LONG)
             .expect("publishing is not comparing");
         let third = start(&mut table);
+        published.wait();
         let error = failure(table.finish(&third, LONG).expect_err("round 2 differs"));
         finish(&mut table, &first);
         assert_eq!(
