@@ -5,6 +5,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rankpact_collective::PathChoice;
 use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +17,38 @@ use std::time::{Duration, Instant};
 
 /// After that long a test hangs. Far beyond what any takes, on a busy machine too.
 const HANGS: Duration = Duration::from_secs(60);
+
+/// How the variables begin that launchers set, ours among them.
+const OF_LAUNCHERS: [&str; 15] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_",
+    "TORCHELASTIC_",
+    "OMPI_COMM_WORLD_",
+    "OMPI_MCA_ess_",
+    "PMI_",
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+    "PMIX_SERVER",
+    "PALS_",
+    "MPI_LOCAL",
+    "SLURM_",
+];
+
+/// A program that is not told who started the tests: they may run below a launcher themselves.
+#[must_use]
+pub fn unlaunched(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if OF_LAUNCHERS.iter().any(|start| text.starts_with(start)) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
 
 /// How a job is started.
 #[derive(Debug)]
@@ -187,11 +221,11 @@ impl Job {
         let mut words = self.words_before(rank);
         let mut command = match words.next() {
             Some(first) => {
-                let mut command = Command::new(first);
+                let mut command = unlaunched(first);
                 command.args(words).arg(&self.program);
                 command
             }
-            None => Command::new(&self.program),
+            None => unlaunched(&self.program),
         };
         command
             .args(&self.options)
@@ -325,6 +359,15 @@ impl Ranks {
     #[track_caller]
     pub fn holds(&mut self, rank: usize, name: &str) {
         self.report(rank, &format!("hold {name}")).well();
+    }
+
+    /// Waits until every rank has come to rank 0, where it may have to wait for others.
+    pub fn all_met(&mut self) {
+        for rank in self.all() {
+            while !has_thread(self.pid(rank), "rankpact-link") {
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
     }
 
     /// Lets `rank` go on.
@@ -473,6 +516,15 @@ fn processes_of(nonce: &str) -> Vec<i32> {
         .filter_map(number)
         .filter(of_job)
         .collect()
+}
+
+fn has_thread(pid: Pid, name: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut names = threads.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
+    names.any(|of_thread| of_thread.trim_end() == name)
 }
 
 fn only_child(pid: u32) -> Option<u32> {

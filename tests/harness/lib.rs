@@ -19,9 +19,9 @@ mod soak;
 mod values;
 
 pub use behaviour::{Behaviour, Checked, behaviour, behaviours, on_threads};
-pub use job::{Job, Namespace, Ranks, may_unshare, names_in};
+pub use job::{Job, Namespace, Ranks, may_unshare, names_in, unlaunched};
 pub use messages::{Series, consume};
-pub use network::{Network, may_network};
+pub use network::{Network, Port, may_network, may_network_anew};
 pub use report::{Failure, Report};
 pub use soak::soak;
 pub use values::{Range, Values, bytes, mix};

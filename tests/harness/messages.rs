@@ -31,15 +31,6 @@ impl Series<'_> {
         self.first..self.first + self.count
     }
 
-    /// The message of that number from `sender`.
-    fn message(&self, sender: usize, number: u64) -> Vec<u8> {
-        // Long ones are made of shorter ones: a test is to wait for sockets, not for this.
-        let part = bytes(sender, number, self.length.min(4095));
-        let mut message = part.repeat(self.length.div_ceil(4095));
-        message.truncate(self.length);
-        message
-    }
-
     fn vector(&self, number: u64) -> Vec<i64> {
         let values = Values {
             salt: 0,
@@ -61,7 +52,7 @@ impl Series<'_> {
     pub fn send(&self, group: &mut Group, to: usize) -> Result<(), Failure> {
         let me = group.rank();
         for number in self.numbers() {
-            let mut message = self.message(me, number);
+            let mut message = bytes(me, number, self.length);
             if self.timed {
                 message[..8].copy_from_slice(&monotonic_ns().to_le_bytes());
             }
@@ -78,7 +69,7 @@ impl Series<'_> {
     pub fn recv(&self, group: &mut Group, from: usize) -> Result<String, Failure> {
         let (mut message, mut took) = (Vec::new(), Vec::new());
         for number in self.numbers() {
-            let mut wanted = self.message(from, number);
+            let mut wanted = bytes(from, number, self.length);
             group.recv(from, &mut message, self.call)?;
             if self.timed {
                 took.push(since(

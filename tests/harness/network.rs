@@ -1,8 +1,10 @@
-//! Two hosts, as far as addresses go: network namespaces with a cable between them.
+//! Two hosts, as far as addresses go: network namespaces with a cable between them; and ports of this one.
 
 use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// Two namespaces, `a` and `b`, joined by their interfaces `eth0`. Both have an interface `docker0` that leads nowhere.
 #[derive(Debug)]
@@ -12,7 +14,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// The cable; the hosts have no addresses yet but those of their links and of `docker0`.
+    /// The cable; the hosts have no addresses yet but that of `docker0`.
     #[must_use]
     pub fn of_two_hosts() -> Self {
         let random = getrandom::u32().expect("the kernel has random numbers");
@@ -34,9 +36,10 @@ impl Network {
         ip(&format!(
             "link add eth0 netns {a} type veth peer name eth0 netns {b}"
         ));
-        for (host, link) in [(&a, "fe80::a"), (&b, "fe80::b")] {
-            ip(&format!("-n {host} link set eth0 addrgenmode none up"));
-            ip(&format!("-n {host} addr add {link}/64 dev eth0 nodad"));
+        for host in [&a, &b] {
+            // A kernel without IPv6 does not know this, nor makes it an address by itself.
+            let _ = try_ip(&format!("-n {host} link set eth0 addrgenmode none"));
+            ip(&format!("-n {host} link set eth0 up"));
         }
         network
     }
@@ -101,11 +104,15 @@ impl Drop for Network {
     }
 }
 
-fn ip(words: &str) {
-    let output = Command::new("ip")
+fn try_ip(words: &str) -> Output {
+    Command::new("ip")
         .args(words.split_whitespace())
         .output()
-        .expect("ip can be started");
+        .expect("ip can be started")
+}
+
+fn ip(words: &str) {
+    let output = try_ip(words);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ip {words}: {said}");
 }
@@ -114,16 +121,28 @@ fn ip(words: &str) {
 #[must_use]
 pub fn may_network() -> bool {
     // Also where names can be made but not mounted.
-    let script = "ip netns add $0 && ip netns exec $0 ip link add docker0 type bridge; end=$?; ip netns del $0; exit $end";
+    works("ip netns exec $0 ip link add docker0 type bridge")
+}
+
+/// Whether these may have new addresses (IPv6) as well; says so if not.
+#[must_use]
+pub fn may_network_anew() -> bool {
+    may_network()
+        && works("ip -n $0 link set lo up && ip -n $0 addr add fd00:99::1/64 dev lo nodad")
+}
+
+/// Whether `script` does in a network namespace with the name `$0`.
+fn works(script: &str) -> bool {
+    let script = format!("ip netns add $0 && {script}; end=$?; ip netns del $0; exit $end");
     let random = getrandom::u32().expect("the kernel has random numbers");
     let tried = Command::new("sh")
-        .args(["-c", script, &format!("rankpact-{random:08x}-try")])
+        .args(["-c", &script, &format!("rankpact-{random:08x}-try")])
         .output();
     match tried {
         Ok(output) if output.status.success() => true,
         Ok(output) => {
             eprintln!(
-                "SKIPPED, no network namespaces: {}",
+                "SKIPPED, `{script}` failed: {}",
                 String::from_utf8_lossy(&output.stderr)
             );
             false
@@ -132,5 +151,37 @@ pub fn may_network() -> bool {
             eprintln!("SKIPPED, no sh: {error}");
             false
         }
+    }
+}
+
+/// A port of this host that nobody else is given, and on which ranks can listen; also a number that no other test takes.
+#[derive(Debug)]
+pub struct Port {
+    number: u16,
+    /// A connection of the port: as long as it lasts, the kernel gives the port to nobody who does not ask for it.
+    _held: [TcpStream; 2],
+}
+
+impl Port {
+    /// One that was free.
+    #[must_use]
+    pub fn free() -> Self {
+        let held = || -> io::Result<Self> {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let address = listener.local_addr()?;
+            let connected = TcpStream::connect(address)?;
+            let (accepted, _) = listener.accept()?;
+            Ok(Self {
+                number: address.port(),
+                _held: [accepted, connected],
+            })
+        };
+        held().expect("a free port")
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.number
     }
 }

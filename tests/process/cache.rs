@@ -19,7 +19,7 @@ fn scenario(test: &str) -> (usize, Scenario) {
 fn deadline(scenario: &Scenario) -> Duration {
     // A rank that waits alone does so until the end.
     if scenario.ends == Ends::Timeout {
-        Duration::from_millis(1000)
+        Duration::from_secs(3)
     } else {
         Duration::from_secs(30)
     }
@@ -28,25 +28,23 @@ fn deadline(scenario: &Scenario) -> Duration {
 fn on_processes(test: &str, path: PathChoice) {
     let (number, scenario) = scenario(test);
     let play = format!("scenario {number}");
-    let mut ranks = job(scenario.ranks)
-        .path(path)
-        .timeout(deadline(&scenario))
-        .start(|_| {
-            vec![
-                "group tick".to_owned(),
-                "group hits".into(),
-                "group acks".into(),
-                // Opening is no part of a scenario, whose deadline may be short; and a rank that ends while a worker
-                // of its cache still opens a group leaves the name of the segment behind.
-                "ready tick".into(),
-                "ready hits".into(),
-                "ready acks".into(),
-                play.clone(),
-                "hold ended".into(),
-                "min tick label=after".into(),
-                "hold end".into(),
-            ]
-        });
+    let deadline = deadline(&scenario).as_millis();
+    let mut ranks = job(scenario.ranks).path(path).start(|_| {
+        vec![
+            format!("group tick timeout={deadline}"),
+            format!("group hits timeout={deadline}"),
+            format!("group acks timeout={deadline}"),
+            // Opening is no part of a scenario; and a rank that ends while a worker of its cache still opens a group
+            // leaves the name of the segment behind.
+            "ready tick".into(),
+            "ready hits".into(),
+            "ready acks".into(),
+            play.clone(),
+            "hold ended".into(),
+            "min tick label=after".into(),
+            "hold end".into(),
+        ]
+    });
     for rank in ranks.all() {
         ranks.report(rank, &play).well();
     }

@@ -5,6 +5,7 @@ use crate::{PATHS, job};
 use rankpact_collective::{ErrorKind, PathChoice};
 use rankpact_tests::{Behaviour, Job, behaviour, behaviours, may_unshare, on_threads};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 fn with_threads(test: &str, path: PathChoice) {
     let behaviour = behaviour(&test.replace('_', " "));
@@ -308,7 +309,8 @@ fn a_process_may_have_64_groups_open_at_once() {
 #[test]
 fn the_widest_rows_and_the_longest_broadcasts_arrive_whole() {
     for path in PATHS {
-        let ranks = job(3).path(path).start(|_| {
+        let job = job(3).path(path).timeout(Duration::from_secs(120));
+        let ranks = job.hangs_after(Duration::from_secs(180)).start(|_| {
             [
                 "group g",
                 "min g slots=300000",

@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use rankpact_collective::{Error, ErrorKind, PathChoice};
 use rankpact_tests::Ranks;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The one time limit of this suite: a death is reported long before any deadline.
 pub(crate) const SOON: u64 = 5_000;
@@ -37,16 +37,14 @@ fn grief(
     signal: Signal,
     path: PathChoice,
 ) -> (Ranks, Vec<Error>, String) {
-    let op = if moment == Moment::Running {
-        format!("{op} count=100000")
-    } else {
-        op.to_owned()
-    };
-    let deadline = match signal {
-        Signal::SIGKILL => Duration::from_secs(30),
-        _ => Duration::from_millis(1500),
-    };
-    let mut ranks = job(3).path(path).timeout(deadline).start(|_| {
+    let mut op = op.to_owned();
+    if moment == Moment::Running {
+        op += " count=1000000000";
+    }
+    if signal != Signal::SIGKILL {
+        op += " within=1500";
+    }
+    let mut ranks = job(3).path(path).start(|_| {
         let mut steps = vec!["group g".to_owned(), "ready g".into()];
         if moment == Moment::Between {
             steps.extend([
@@ -122,9 +120,16 @@ fn stopped(op: &str, moment: Moment, path: PathChoice) {
     let victim = 1;
     let (mut ranks, errors, op) = grief(op, victim, moment, Signal::SIGSTOP, path);
     let case = format!("{op}, {moment:?}, {path}");
-    for error in &errors {
-        assert_eq!(missing(error), [victim], "{case}: {error}");
-    }
+    // Stopped between its messages to two peers, it lets one of them go on to a round in which the other is missing too.
+    let torn = path == PathChoice::Tcp && moment == Moment::Running;
+    let named = |error: &Error| {
+        let missing = missing(error);
+        assert!(
+            missing == [victim] || torn && missing.contains(&victim),
+            "{case}: {error}"
+        );
+    };
+    errors.iter().for_each(named);
     // Over TCP there is no shared word: one rank may have taken the last value, and is told at its next call.
     let apart = u64::from(path == PathChoice::Tcp);
     assert!(errors[0].round.abs_diff(errors[1].round) <= apart, "{case}");
@@ -133,7 +138,7 @@ fn stopped(op: &str, moment: Moment, path: PathChoice) {
         ranks.go(victim);
     }
     let late = ranks.report(victim, &op);
-    assert_eq!(missing(late.error()), [victim], "{case}: {}", late.error());
+    named(late.error());
     assert!(
         late.error().round.abs_diff(errors[0].round) <= apart,
         "{case}"
@@ -222,14 +227,17 @@ fn ranks_stopped_for_less_than_the_deadline_change_nothing(path: PathChoice) {
                 "group g",
                 "ready g",
                 "hold running",
-                "min g slots=8 count=300 pause=300 full",
-                "max g slots=50 count=300 pause=300",
-                "broadcast g root=2 bytes=9000 count=300 pause=300",
+                "min g slots=8 count=1000 pause=1000 full",
+                "hold running",
+                "max g slots=50 count=1000 pause=1000",
+                "hold running",
+                "broadcast g root=2 bytes=9000 count=1000 pause=1000",
             ]
         });
-        ranks.all_hold("running");
-        ranks.all_go();
         for _ in 0..3 {
+            ranks.all_hold("running");
+            ranks.all_go();
+            // A series takes a second at least.
             thread::sleep(Duration::from_millis(70));
             stopped
                 .iter()
@@ -429,11 +437,12 @@ fn an_abort_reaches_all_groups_of_all_ranks(path: PathChoice) {
 #[test]
 fn the_death_of_rank_0_while_others_join_is_named() {
     let mut ranks = job(4).without(3).start(|_| ["hold end"]);
-    thread::sleep(Duration::from_millis(700));
+    ranks.all_met();
     ranks.kill(0);
+    let killed = Instant::now();
     for rank in [1, 2] {
         let failed = ranks.report(rank, "join");
-        assert!(failed.ms < SOON, "{failed:?}");
+        assert!(killed.elapsed() < Duration::from_millis(SOON), "{failed:?}");
         assert!(
             matches!(failed.kind(), ErrorKind::PeerDied { rank: 0, .. }),
             "rank {rank}: {}",

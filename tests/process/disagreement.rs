@@ -3,7 +3,6 @@
 use crate::{assert_poisoned, job, missing};
 use rankpact_collective::{Described, Error, ErrorKind, PathChoice};
 use rankpact_tests::Ranks;
-use std::time::Duration;
 
 /// The rank that does something else: in the middle, so that there is one on either side.
 const ODD: usize = 1;
@@ -138,20 +137,14 @@ fn only_some_call(
     instead: &str,
     path: PathChoice,
 ) -> (Ranks, Vec<Error>) {
-    let mut ranks = job(3)
-        .path(path)
-        .timeout(Duration::from_millis(1500))
-        .start(|rank| {
-            let mut steps = vec!["group g", "min g slots=8 count=3", "hold apart"];
-            if callers.contains(&rank) {
-                steps.extend([op, "min g label=later", "hold end"]);
-            } else {
-                steps.extend([instead, op, "min g label=later", "hold end"]);
-            }
-            steps
-        });
-    ranks.all_hold("apart");
-    ranks.all_go();
+    let mut ranks = job(3).path(path).start(|rank| {
+        let mut steps = vec!["group g", "min g slots=8 count=3"];
+        if !callers.contains(&rank) {
+            steps.push(instead);
+        }
+        steps.extend([op, "min g label=later", "hold end"]);
+        steps
+    });
     let mut errors = Vec::new();
     for rank in callers {
         let error = ranks.report(*rank, op).error().clone();
@@ -169,8 +162,13 @@ const CALLS: [&str; 4] = [
     "barrier g label=more",
 ];
 
+/// Calls that some ranks do not make.
+fn short() -> [String; 4] {
+    CALLS.map(|op| format!("{op} within=1500"))
+}
+
 fn a_call_too_many_names_all_that_do_not_come(path: PathChoice) {
-    for op in CALLS {
+    for op in &short() {
         let (mut ranks, errors) = only_some_call(&[1], op, "hold silent", path);
         assert_eq!(missing(&errors[0]), [0, 2], "{path}, {op}: {}", errors[0]);
         let ErrorKind::Timeout { by, missing, .. } = &*errors[0].kind else {
@@ -197,7 +195,7 @@ fn a_call_too_many_names_all_that_do_not_come(path: PathChoice) {
 }
 
 fn a_call_too_few_names_the_rank_that_stays_away(path: PathChoice) {
-    for op in CALLS {
+    for op in &short() {
         let (mut ranks, errors) = only_some_call(&[0, 2], op, "hold silent", path);
         for error in &errors {
             assert_eq!(missing(error), [1], "{path}, {op}: {error}");
@@ -245,23 +243,17 @@ fn a_call_too_many_meets_ranks_that_have_left(path: PathChoice) {
 }
 
 fn all_that_stay_away_are_named_to_all_that_come(path: PathChoice) {
-    let mut ranks = job(5)
-        .path(path)
-        .timeout(Duration::from_millis(1500))
-        .start(|rank| {
-            let mut steps = vec!["group g", "max g label=before count=7", "hold apart"];
-            if rank != 1 && rank != 3 {
-                steps.push("min g slots=8 label=counts");
-            }
-            steps.push("hold end");
-            steps
-        });
-    ranks.all_hold("apart");
+    const OP: &str = "min g slots=8 label=counts within=1500";
+    let mut ranks = job(5).path(path).start(|rank| {
+        let mut steps = vec!["group g", "max g label=before count=7"];
+        if rank != 1 && rank != 3 {
+            steps.push(OP);
+        }
+        steps.push("hold end");
+        steps
+    });
     for rank in [0, 2, 4] {
-        ranks.go(rank);
-    }
-    for rank in [0, 2, 4] {
-        let failed = ranks.report(rank, "min g slots=8 label=counts");
+        let failed = ranks.report(rank, OP);
         let error = failed.error();
         assert_eq!(missing(error), [1, 3], "{path}: {error}");
         let text = error.to_string();
@@ -276,8 +268,6 @@ fn all_that_stay_away_are_named_to_all_that_come(path: PathChoice) {
             assert!(text.contains(part), "{path}: `{text}` lacks {part}");
         }
     }
-    ranks.go(1);
-    ranks.go(3);
     finish(ranks);
 }
 

@@ -2,7 +2,7 @@
 //! matters with a network of its own.
 
 use crate::crash::{SOON, at_once};
-use crate::{assert_poisoned, job, missing};
+use crate::{assert_poisoned, job, missing, waited};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use rankpact_collective::{Error, ErrorKind, PathChoice};
@@ -366,19 +366,21 @@ const CALLS: [&str; 4] = [
     "barrier g label=more",
 ];
 
-/// After three rounds all but `silent` make one call more; what they are told. Then those who were late hear it too.
+/// The deadline of a call that some ranks do not make, in milliseconds.
+const DEADLINE: u64 = 1500;
+
+/// After three rounds all but `silent` make one call more, with nothing in between: who knows best who is missing speaks
+/// first only if all hosts begin at the same time. What they are told; then those who were late hear it too.
 fn one_call_more(hosts: &Hosts, silent: &[usize], op: &str) -> Vec<Error> {
-    let deadline = Duration::from_millis(1500);
-    let mut ranks = hosts.job().timeout(deadline).start(|rank| {
-        let mut steps = vec!["group g", "min g slots=8 count=3", "hold apart"];
+    let op = &format!("{op} within={DEADLINE}");
+    let mut ranks = hosts.job().start(|rank| {
+        let mut steps = vec!["group g", "min g slots=8 count=3"];
         if silent.contains(&rank) {
             steps.push("hold silent");
         }
         steps.extend([op, "min g label=later", "hold end"]);
         steps
     });
-    ranks.all_hold("apart");
-    ranks.all_go();
     let mut errors = Vec::new();
     let (late, in_time): (Vec<usize>, Vec<usize>) = ranks
         .all()
@@ -498,7 +500,7 @@ fn a_rank_killed_in_the_midst_of_rounds_is_named_on_every_host() {
     let Some(hosts) = two_by_two() else { return };
     for op in GRIEFS {
         for victim in 0..4 {
-            let op = format!("{op} count=100000");
+            let op = format!("{op} count=1000000000");
             let mut ranks = hosts.job().start(|_| {
                 [
                     "group g",
@@ -544,32 +546,36 @@ fn a_rank_killed_in_the_midst_of_rounds_is_named_on_every_host() {
 #[test]
 fn a_stopped_rank_is_named_on_every_host_when_the_deadline_passes() {
     let Some(hosts) = two_by_two() else { return };
+    let op = &format!("min g label=more within={DEADLINE}");
     for victim in 0..4 {
-        let deadline = Duration::from_millis(1500);
-        let mut ranks = hosts.job().timeout(deadline).start(|_| {
-            [
-                "group g",
-                "min g count=3",
-                "hold grief",
-                "min g label=more",
-                "min g label=later",
-                "hold end",
-            ]
+        let others: Vec<usize> = (0..4).filter(|rank| *rank != victim).collect();
+        let rest: Vec<_> = others.iter().map(usize::to_string).collect();
+        let rest = format!("group rest ranks={}", rest.join(","));
+        let mut ranks = hosts.job().start(|rank| {
+            let mut steps = vec!["group g", "min g count=3"];
+            if rank == victim {
+                steps.push("hold grief");
+            } else {
+                // The others begin together.
+                steps.extend([&rest, "ready rest", "hold grief", "barrier rest"]);
+            }
+            steps.extend([op, "min g label=later", "hold end"]);
+            steps
         });
         ranks.all_hold("grief");
         ranks.signal(victim, Signal::SIGSTOP);
         ranks.all_go();
-        for rank in (0..4).filter(|rank| *rank != victim) {
-            let failed = ranks.report(rank, "min g label=more");
+        for rank in others {
+            let failed = ranks.report(rank, op);
             assert_eq!(missing(failed.error()), [victim], "{}", failed.error());
-            assert!(failed.ms >= 1500, "{failed:?}");
+            assert!(waited(failed.error()) >= DEADLINE, "{failed:?}");
             assert_poisoned(
                 ranks.report(rank, "min g label=later").error(),
                 failed.error(),
             );
         }
         ranks.signal(victim, Signal::SIGCONT);
-        let late = ranks.report(victim, "min g label=more");
+        let late = ranks.report(victim, op);
         assert_eq!(missing(late.error()), [victim], "{}", late.error());
         assert_poisoned(
             ranks.report(victim, "min g label=later").error(),
@@ -583,22 +589,17 @@ fn a_stopped_rank_is_named_on_every_host_when_the_deadline_passes() {
 fn the_shortest_deadline_of_a_host_counts_and_names_the_rank_of_another() {
     let Some(hosts) = two_by_two() else { return };
     // Rank 1 leads nobody, has the least time, and cannot see rank 3.
+    let short = &format!("min g label=more within={DEADLINE}");
     let mut ranks = hosts.job().start(|rank| {
-        let op = if rank == 1 {
-            "min g label=more within=700"
-        } else {
-            "min g label=more"
-        };
-        let mut steps = vec!["group g", "min g count=3", "hold apart"];
+        let op = if rank == 1 { short } else { "min g label=more" };
+        let mut steps = vec!["group g", "min g count=3"];
         if rank == 3 {
             steps.push("hold silent");
         }
         steps.extend([op, "min g label=later", "hold end"]);
         steps
     });
-    ranks.all_hold("apart");
-    ranks.all_go();
-    for (rank, op) in [(1, "min g label=more within=700"), (0, "min g label=more")] {
+    for (rank, op, least) in [(1, &**short, DEADLINE), (0, "min g label=more", 0)] {
         let failed = ranks.report(rank, op);
         assert_poisoned(
             ranks.report(rank, "min g label=later").error(),
@@ -606,7 +607,7 @@ fn the_shortest_deadline_of_a_host_counts_and_names_the_rank_of_another() {
         );
         // Rank 2, the leader over there, has a long deadline: nobody but it knows of rank 3.
         assert_eq!(missing(failed.error()), [2], "{}", failed.error());
-        assert!(failed.ms >= 700 && failed.ms < SOON, "{failed:?}");
+        assert!((least..SOON).contains(&failed.ms), "{failed:?}");
     }
     ranks.holds(3, "silent");
     ranks.go(3);
@@ -820,7 +821,6 @@ fn idle_connections_are_probed_between_hosts_and_not_within_one() {
 
 #[test]
 fn a_network_that_vanishes_is_an_error_on_all_ranks_by_their_deadline() {
-    let deadline = 1500;
     for op in [
         "min g label=more",
         "broadcast g root=1 bytes=5000000 label=more",
@@ -828,28 +828,32 @@ fn a_network_that_vanishes_is_an_error_on_all_ranks_by_their_deadline() {
         let Some(hosts) = Cabled::new(4, |rank| rank / 2, true) else {
             return;
         };
-        let job = hosts.job().timeout(Duration::from_millis(deadline));
-        let mut ranks = job.start(|_| {
+        let op = format!("{op} within={DEADLINE}");
+        let mut ranks = hosts.job().start(|rank| {
+            let (host, members) = [("one", "0,1"), ("other", "2,3")][rank / 2];
             [
                 "group g",
                 "min g count=3",
+                &format!("group {host} ranks={members}"),
+                &format!("ready {host}"),
                 "hold grief",
-                op,
+                // The ranks of a host begin together.
+                &format!("barrier {host}"),
+                &op,
                 "min g label=later",
             ]
+            .map(str::to_owned)
         });
         ranks.all_hold("grief");
         hosts.cut();
         ranks.all_go();
         for rank in ranks.all() {
-            let failed = ranks.report(rank, op);
+            let failed = ranks.report(rank, &op);
             let other = if rank < 2 { 2 } else { 0 };
             assert_eq!(missing(failed.error()), [other], "{}", failed.error());
             // In 0.5 s more; the machine of a test may be busy.
-            assert!(
-                failed.ms >= deadline && failed.ms < deadline + 2000,
-                "{failed:?}"
-            );
+            let waited = waited(failed.error());
+            assert!((DEADLINE..SOON).contains(&waited), "{failed:?}");
             assert_poisoned(
                 ranks.report(rank, "min g label=later").error(),
                 failed.error(),

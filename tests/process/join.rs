@@ -1,15 +1,18 @@
 //! Joining: launchers, names, strangers, hosts with odd addresses, and ranks that never come.
 
+use crate::crash::at_once;
 use crate::{job, missing};
 use nix::sys::signal::Signal;
 use rankpact_collective::{Error, ErrorKind, PathChoice};
-use rankpact_tests::{Job, Namespace, Network, Ranks, Report, may_network, may_unshare};
+use rankpact_tests::{
+    Job, Namespace, Network, Port, Ranks, Report, may_network, may_network_anew, may_unshare,
+    unlaunched,
+};
 use std::fs;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -61,20 +64,15 @@ fn joined(ranks: &mut Ranks) -> Vec<Report> {
         .collect()
 }
 
-/// A port that was free a moment ago; also a number that no other test takes for its key.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("it is bound").port()
-}
-
 #[test]
 fn ranks_of_torchrun_meet_by_its_variables_and_leave_nothing() {
     let runtime = runtime_folder();
     // Two jobs at once, and the same again after a restart.
     for restart in 0..2 {
-        let jobs = [free_port(), free_port()].map(|port| {
+        let ports = [Port::free(), Port::free()];
+        let jobs = ports.each_ref().map(|port| {
             job(3)
-                .as_torchrun(port)
+                .as_torchrun(port.number())
                 .var("TORCHELASTIC_RUN_ID", "none")
                 .var("TORCHELASTIC_RESTART_COUNT", restart)
                 .var("XDG_RUNTIME_DIR", runtime.path().display())
@@ -128,10 +126,10 @@ fn ranks_without_a_session_meet_in_a_private_folder_in_tmp_and_leave_nothing() {
 #[test]
 fn a_note_of_a_killed_job_does_not_mislead_the_next_one() {
     let runtime = runtime_folder();
-    let port = free_port();
+    let port = Port::free();
     let unfinished = |size: usize| {
         job(size)
-            .as_torchrun(port)
+            .as_torchrun(port.number())
             .var("XDG_RUNTIME_DIR", runtime.path().display())
     };
     let mut killed = unfinished(3).without(2).start(|_| ROUNDS);
@@ -174,10 +172,10 @@ fn a_note_of_a_killed_job_does_not_mislead_the_next_one() {
 #[test]
 fn two_jobs_that_cannot_be_told_apart_are_not_mixed() {
     let runtime = runtime_folder();
-    let port = free_port();
+    let port = Port::free();
     let unfinished = || {
         job(2)
-            .as_torchrun(port)
+            .as_torchrun(port.number())
             .var("XDG_RUNTIME_DIR", runtime.path().display())
     };
     let mut first = unfinished().without(1).start(|_| ROUNDS);
@@ -197,44 +195,33 @@ fn two_jobs_that_cannot_be_told_apart_are_not_mixed() {
 
 #[test]
 fn a_rank_that_never_comes_is_named_and_the_note_is_gone() {
-    let runtime = runtime_folder();
-    let mut ranks = job(4)
-        .as_torchrun(free_port())
-        .var("XDG_RUNTIME_DIR", runtime.path().display())
-        .timeout(Duration::from_millis(1200))
-        .without(2)
-        .start(|_| ROUNDS);
-    for report in joined(&mut ranks) {
-        assert_eq!(missing(report.error()), [2], "{}", report.error());
-    }
-    ranks.end();
-    assert!(is_empty(runtime.path()));
-    // Nobody serves: that is the one who is missing.
-    let mut ranks = job(3)
-        .as_torchrun(free_port())
-        .var("XDG_RUNTIME_DIR", runtime.path().display())
-        .timeout(Duration::from_millis(500))
-        .without(0)
-        .start(|_| ROUNDS);
-    for report in joined(&mut ranks) {
-        assert_eq!(missing(report.error()), [0], "{}", report.error());
-    }
-    assert!(is_empty(runtime.path()));
+    // Without rank 0 nobody serves.
+    at_once(&[2, 0], |absent| {
+        let runtime = runtime_folder();
+        let port = Port::free();
+        let mut ranks = job(4)
+            .as_torchrun(port.number())
+            .var("XDG_RUNTIME_DIR", runtime.path().display())
+            .timeout(Duration::from_secs(5))
+            .without(absent)
+            .start(|_| ROUNDS);
+        for report in joined(&mut ranks) {
+            assert_eq!(missing(report.error()), [absent], "{}", report.error());
+        }
+        ranks.end();
+        assert!(is_empty(runtime.path()));
+    });
 }
 
 #[test]
 fn a_rank_that_dies_while_others_wait_for_the_last_one_is_named() {
     let mut ranks = job(4).without(3).start(|_| ["hold end"]);
-    wait_for(|| {
-        fs::exists(ranks.folder().join("rendezvous"))
-            .ok()?
-            .then_some(())
-    });
-    thread::sleep(Duration::from_millis(500));
+    ranks.all_met();
     ranks.kill(1);
+    let killed = Instant::now();
     for rank in [0, 2] {
         let report = ranks.report(rank, "join");
-        assert!(report.ms < SOON, "{report:?}");
+        assert!(killed.elapsed() < Duration::from_millis(SOON), "{report:?}");
         assert!(
             matches!(report.kind(), ErrorKind::PeerDied { rank: 1, .. }),
             "{}",
@@ -248,7 +235,7 @@ fn a_rank_that_dies_while_others_wait_for_the_last_one_is_named() {
 #[test]
 fn a_rank_stopped_in_the_middle_of_the_join_is_named() {
     let mut ranks = job(3)
-        .timeout(Duration::from_millis(1500))
+        .timeout(Duration::from_secs(5))
         .without(2)
         .start(|_| ROUNDS);
     let folder = ranks.folder().to_owned();
@@ -292,9 +279,9 @@ fn strangers(address: SocketAddr, count: usize) -> Vec<TcpStream> {
         .collect()
 }
 
-fn a_thousand_strangers_neither_join_nor_delay(path: PathChoice) {
-    let port = free_port();
-    let place = format!("tcp://127.0.0.1:{port}");
+fn hundreds_of_strangers_neither_join_nor_delay(path: PathChoice) {
+    let port = Port::free();
+    let place = format!("tcp://127.0.0.1:{}", port.number());
     let late = ["sh", "-c", "read line; exec \"$0\" \"$@\""];
     let mut ranks = job(3)
         .path(path)
@@ -306,11 +293,13 @@ fn a_thousand_strangers_neither_join_nor_delay(path: PathChoice) {
                 "hold joined",
                 "min g slots=8 count=300",
                 "max g slots=30 count=100",
+                "hold end",
             ])
         });
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
     wait_for(|| TcpStream::connect(address).ok());
-    let crowd = strangers(address, 1000);
+    // More than are let wait, and fewer than would take all files that a test may open.
+    let crowd = strangers(address, 300);
     ranks.go(2);
     for rank in ranks.all() {
         let report = ranks.report(rank, "join");
@@ -328,15 +317,18 @@ fn a_thousand_strangers_neither_join_nor_delay(path: PathChoice) {
     let refused = wrong.report(1, "join").error().to_string();
     assert!(refused.contains("token"), "{refused}");
     ranks.all_go();
-    let more = strangers(address, 300);
+    let more = strangers(address, 100);
+    ranks.all_hold("end");
+    ranks.all_go();
     ranks.end();
     drop((crowd, more));
 }
 
 #[test]
 fn a_wrong_setting_of_one_rank_is_told_to_all_with_both_values() {
+    let port = Port::free();
     let mut ranks = job(3)
-        .as_torchrun(free_port())
+        .as_torchrun(port.number())
         .var_of(2, "RANKPACT_PATH", "tcp")
         // Each rank's own affair.
         .var_of(1, "RANKPACT_WAIT", "park")
@@ -364,7 +356,7 @@ fn an_engine_that_cannot_be_is_refused_at_once_and_by_its_name() {
 #[test]
 fn ranks_of_open_mpi_meet_by_its_variables() {
     let runtime = runtime_folder();
-    let started = Command::new("mpirun")
+    let started = unlaunched("mpirun")
         .args(["--allow-run-as-root", "--oversubscribe", "-n", "4"])
         .arg(env!("CARGO_BIN_EXE_rankpact-rank"))
         .args(ROUNDS)
@@ -439,7 +431,7 @@ fn hosts_whose_own_name_is_loopback_find_each_other(path: PathChoice) {
 }
 
 fn hosts_with_new_addresses_only_find_each_other(path: PathChoice) {
-    if may_network() {
+    if may_network_anew() {
         let network = Network::of_two_hosts()
             .address("a", "fd00:99::1/64")
             .address("b", "fd00:99::2/64")
@@ -455,8 +447,11 @@ fn hosts_with_new_addresses_only_find_each_other(path: PathChoice) {
 }
 
 fn addresses_on_the_link_keep_their_interface(path: PathChoice) {
-    if may_network() {
-        across(&Network::of_two_hosts(), "tcp://[fe80::a%eth0]:4000", path)
+    if may_network_anew() {
+        let network = Network::of_two_hosts()
+            .address("a", "fe80::a/64")
+            .address("b", "fe80::b/64");
+        across(&network, "tcp://[fe80::a%eth0]:4000", path)
             .start(|_| ROUNDS)
             .end();
     }
@@ -464,7 +459,7 @@ fn addresses_on_the_link_keep_their_interface(path: PathChoice) {
 
 /// What the `ready` of each rank was told.
 fn unopened(job: Job) -> Vec<Error> {
-    let mut ranks = job.start(|_| ["group g", "ready g"]);
+    let mut ranks = job.start(|_| ["group g timeout=5000", "ready g"]);
     let all = ranks.all();
     all.into_iter()
         .map(|rank| ranks.report(rank, "ready g").error().clone())
@@ -477,9 +472,10 @@ fn a_host_that_cannot_be_reached_is_told_with_both_addresses_and_what_to_set() {
         return;
     }
     let network = old_addresses().names("b", &["172.17.0.9 a"]);
+    let deadline = Duration::from_secs(5);
     let started = Instant::now();
     let mut ranks = across(&network, "tcp://a:4000", PathChoice::Tcp)
-        .timeout(Duration::from_secs(2))
+        .timeout(deadline)
         .start(|_| ROUNDS);
     for rank in [2, 3] {
         let report = ranks.report(rank, "join");
@@ -497,13 +493,15 @@ fn a_host_that_cannot_be_reached_is_told_with_both_addresses_and_what_to_set() {
     for rank in [0, 1] {
         assert_eq!(missing(ranks.report(rank, "join").error()), [2, 3]);
     }
-    assert!(started.elapsed() >= Duration::from_secs(2));
+    assert!(started.elapsed() >= deadline);
     drop(ranks);
     // The join goes well, but the peers of rank 1 seek it on the wrong interface.
     let network = network.names("b", &["10.99.0.1 a"]);
-    let astray = across(&network, "tcp://a:4000", PathChoice::Tcp)
-        .timeout(Duration::from_secs(3))
-        .var_of(1, "RANKPACT_INTERFACE", "docker0");
+    let astray = across(&network, "tcp://a:4000", PathChoice::Tcp).var_of(
+        1,
+        "RANKPACT_INTERFACE",
+        "docker0",
+    );
     for error in unopened(astray) {
         let line = error.to_string();
         assert!(line.contains("RANKPACT_INTERFACE"), "{line}");
@@ -551,7 +549,7 @@ fn an_interface_can_be_chosen_and_what_is_none_is_refused_with_an_example() {
 }
 
 on_both_paths! {
-    a_thousand_strangers_neither_join_nor_delay
+    hundreds_of_strangers_neither_join_nor_delay
     hosts_whose_own_name_is_loopback_find_each_other
     hosts_with_new_addresses_only_find_each_other
     addresses_on_the_link_keep_their_interface

@@ -58,6 +58,15 @@ fn missing(error: &Error) -> Vec<usize> {
     }
 }
 
+/// How long the rank had waited that gave up, in milliseconds.
+#[track_caller]
+fn waited(error: &Error) -> u64 {
+    match &*error.kind {
+        ErrorKind::Timeout { after, .. } => after.as_millis().try_into().expect("no ages"),
+        other => panic!("no timeout: {other}"),
+    }
+}
+
 /// `later` is what a call after `first` returns: poisoned, by just that failure.
 #[track_caller]
 fn assert_poisoned(later: &Error, first: &Error) {

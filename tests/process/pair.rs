@@ -214,7 +214,7 @@ fn killed(moment: Moment, op: &str, path: PathChoice) {
                 "hold end",
             ]),
             _ if matches!(moment, Moment::Inside) => {
-                steps.push("send g to=0 bytes=30000000 count=1000");
+                steps.push("send g to=0 bytes=12000000 count=1000");
             }
             _ => {}
         }
@@ -264,9 +264,9 @@ fn the_death_of_a_peer_is_named_soon_and_ends_only_its_pair(path: PathChoice) {
             (Moment::Opening, "send g to=2 label=dead"),
             (Moment::Waited, "recv g from=2 label=dead"),
             (Moment::Between, "recv g from=2 label=dead"),
-            (Moment::Inside, "recv g from=2 bytes=30000000 count=1000"),
+            (Moment::Inside, "recv g from=2 bytes=12000000 count=1000"),
             // More than sockets hold, so that it waits for the other to read.
-            (Moment::Waited, "send g to=2 bytes=30000000 count=1000"),
+            (Moment::Waited, "send g to=2 bytes=12000000 count=1000"),
         ] {
             scope.spawn(move || killed(moment, op, path));
         }
@@ -278,7 +278,7 @@ fn a_peer_that_stands_still_past_the_deadline_is_named_and_learns_of_it() {
     thread::scope(|scope| {
         for op in [
             "recv g from=1 label=late within=1500",
-            "send g to=1 label=late within=1500 bytes=30000000",
+            "send g to=1 label=late within=1500 bytes=12000000",
         ] {
             scope.spawn(move || {
                 let mut ranks = job(2).start(|rank| {
@@ -307,7 +307,10 @@ fn a_peer_that_stands_still_past_the_deadline_is_named_and_learns_of_it() {
                 let failed = ranks.report(0, op);
                 assert_eq!(missing(failed.error()), [1], "{}", failed.error());
                 assert!(failed.ms >= 1500, "{failed:?}");
-                assert!(failed.cpu_ms < 750, "it does not spin: {failed:?}");
+                assert!(
+                    2 * failed.cpu_ms < failed.ms,
+                    "it does not spin: {failed:?}"
+                );
                 assert_poisoned(ranks.report(0, "recv g from=1").error(), failed.error());
                 ranks.signal(1, Signal::SIGCONT);
                 ranks.go(1);
@@ -377,12 +380,17 @@ fn another_label_is_a_mismatch_on_both_and_a_waiting_rank_does_not_spin() {
             vec![
                 "group g",
                 "recv g from=0",
-                "sleep 700",
+                "hold apart",
                 "recv g from=0 label=values",
                 "hold end",
             ]
         }
     });
+    ranks.holds(1, "apart");
+    ranks.report(0, "send g to=1 label=keys bytes=9").well();
+    // Rank 0 goes on to wait.
+    thread::sleep(Duration::from_millis(1000));
+    ranks.go(1);
     let seen = ranks.report(1, "recv g from=0 label=values");
     assert_eq!(
         seen.error().to_string(),
@@ -392,7 +400,7 @@ fn another_label_is_a_mismatch_on_both_and_a_waiting_rank_does_not_spin() {
     let told = ranks.report(0, "recv g from=1 label=answer");
     assert_eq!(told.kind(), seen.kind());
     assert!(
-        told.ms > 300 && told.cpu_ms < 150,
+        told.ms > 300 && 2 * told.cpu_ms < told.ms,
         "it waits asleep: {told:?}"
     );
     ranks.all_hold("end");
@@ -441,40 +449,31 @@ fn an_abort_reaches_a_rank_that_waits_for_a_message() {
     ranks.end();
 }
 
-/// The median and 90 of a hundred, in microseconds, that `said` tells.
-#[track_caller]
-pub(crate) fn at_once(said: &str) {
+/// Whether what `said` tells of a series, its median and 90 of a hundred in microseconds, leaves no room for an
+/// acknowledgement that the kernel holds back: that costs 40 ms, in every series. A busy machine spoils some, not all.
+pub(crate) fn is_prompt(said: &str) -> bool {
     let took: Vec<u64> = said
         .split(' ')
         .map(|text| text.parse().expect("a number"))
         .collect();
     eprintln!("median, p90, p99, longest: {took:?} us");
-    // An acknowledgement that the kernel holds back costs 40 ms.
-    assert!(took[0] < 20_000 && took[1] < 20_000, "{took:?}");
+    took[0] < 20_000 && took[1] < 20_000
 }
 
 #[test]
 fn small_messages_one_way_do_not_wait_for_acknowledgements() {
-    let mut ranks = job(2).start(|rank| {
-        if rank == 0 {
-            [
-                "group g",
-                "send g to=1 bytes=80 timed count=1000 pause=300",
-                "hold end",
-            ]
-        } else {
-            [
-                "group g",
-                "recv g from=0 bytes=80 timed count=1000",
-                "hold end",
-            ]
-        }
-    });
-    let got = ranks.report(1, "recv g from=0 bytes=80 timed count=1000");
-    at_once(got.well());
-    ranks.all_hold("end");
-    ranks.all_go();
-    ranks.end();
+    let work = |rank| match rank {
+        0 => "send g to=1 bytes=80 timed count=1000 pause=300",
+        _ => "recv g from=0 bytes=80 timed count=1000",
+    };
+    assert!((0..5).any(|_| {
+        let mut ranks = job(2).start(|rank| ["group g", work(rank), "hold end"]);
+        let prompt = is_prompt(ranks.report(1, work(1)).well());
+        ranks.all_hold("end");
+        ranks.all_go();
+        ranks.end();
+        prompt
+    }));
 }
 
 on_both_paths! {

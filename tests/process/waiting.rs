@@ -20,7 +20,7 @@ fn a_rank_that_waits_for_long_leaves_the_cpu_alone(path: PathChoice) {
     let waited = ranks.report(0, "min g label=late");
     waited.well();
     assert!(waited.ms >= 9_000, "{waited:?}");
-    assert!(waited.cpu_ms < 100, "{waited:?}");
+    assert!(waited.cpu_ms * 20 < waited.ms, "{waited:?}");
     ranks.end();
 }
 
@@ -32,7 +32,7 @@ fn light_load_leaves_the_cpu_alone(path: PathChoice) {
     for rank in ranks.all() {
         let report = ranks.report(rank, LOAD);
         report.well();
-        assert!(report.cpu_ms * 100 < report.ms * 15, "{report:?}");
+        assert!(report.cpu_ms * 3 < report.ms, "{report:?}");
     }
     ranks.end();
 }
