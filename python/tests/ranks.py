@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rankpact
 
 HANGS = 60
 """Seconds after which ranks that hang tell where, and are ended."""
@@ -87,6 +88,12 @@ class Ranks:
         stdin.write("go on\n")
         stdin.flush()
 
+    def asleep(self, rank: int) -> None:
+        """Waits until the main thread of rank sleeps: in the call that it has come to after what it has said."""
+        while (state := _state_and_group(Path(f"/proc/{self.processes[rank].pid}/stat"))[0]) != b"S":
+            assert state != b"Z", f"rank {rank} has ended:\n{self.errors(rank)}"
+            time.sleep(0.01)
+
     def signal(self, rank: int, number: signal.Signals) -> None:
         self.processes[rank].send_signal(number)
 
@@ -144,10 +151,16 @@ def _is_there(group: int) -> bool:
 
 def _lives_in(group: int, stat: Path) -> bool:
     try:
-        state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
+        state, its_group = _state_and_group(stat)
     except OSError:
         return False
-    return int(its_group) == group and state != "Z"
+    return its_group == group and state != b"Z"
+
+
+def _state_and_group(stat: Path) -> tuple[bytes, int]:
+    # The name of a program before them may be any bytes.
+    state, _, group, *_ = stat.read_bytes().rpartition(b")")[2].split()
+    return state, int(group)
 
 
 @contextlib.contextmanager
@@ -210,8 +223,20 @@ def hold() -> None:
     assert sys.stdin.readline(), "the test has ended"
 
 
+def in_a_call(group: rankpact.Group) -> None:
+    """Waits until another thread is in a call of the group: all_reduce, which it enters with the interpreter lock.
+
+    A call that enters without it could find the group used by this look.
+    """
+    with contextlib.suppress(rankpact.UsageError):
+        while group.path:
+            time.sleep(0.001)
+
+
 def main(file: str, name: str, folder: str, rank: str) -> None:
     faulthandler.register(signal.SIGUSR1)
+    # Tests that run in the background ignore it, and so would what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     spec = importlib.util.spec_from_file_location("ranks_of_a_test", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rankpact
-from ranks import results, started
+from ranks import hold, in_a_call, results, say, started
 
 LONG, INT, FLAG = 2**62, 2**31 - 1, True
 
@@ -159,27 +159,28 @@ def test_an_operation_that_is_none_changes_no_buffer(world: rankpact.World) -> N
 
 def resize_meanwhile() -> list[int]:
     import threading
-    import time
 
     with rankpact.connect() as world:
         group = world.group("g")
         group.barrier()
         buffer = array.array("q", [world.rank])
         if world.rank == 1:
-            time.sleep(0.3)
+            hold()
             group.all_reduce_(buffer, "max")
             return list(buffer)
         reducing = threading.Thread(target=group.all_reduce_, args=(buffer, "max"))
         reducing.start()
-        time.sleep(0.1)
-        try:
+        in_a_call(group)
+        with pytest.raises(BufferError):
             buffer.append(7)
-        except BufferError:
-            reducing.join()
-            buffer.append(8)
+        say("refused")
+        reducing.join()
+        buffer.append(8)
         return list(buffer)
 
 
 def test_a_buffer_that_is_being_reduced_cannot_be_resized() -> None:
     with started(resize_meanwhile) as ranks:
+        ranks.heard(0)
+        ranks.let_go(1)
         assert ranks.results() == [[1, 8], [1]]
