@@ -252,9 +252,13 @@ fn the_built_in_trace_has_prefetches_that_complete_and_others_that_are_cut() {
         assert_eq!(result[field], value);
     }
     assert_eq!(number(&result, "/collectives/per_pass_max"), 2);
-    assert!(number(&result, "/prefetch/completed") > 0, "{result}");
+    let completes = |result: &Value| {
+        number(result, "/prefetch/completed") > 0 && number(result, "/tokens/fulfilled") > 0
+    };
+    // On a machine so busy that none completes in the time they have by default, some do in ten times that.
+    let more = ["--timeout-base", "0.5"];
+    assert!(completes(&result) || completes(&arena.result(&more)));
     assert!(number(&result, "/prefetch/cut") > 0, "{result}");
-    assert!(number(&result, "/tokens/fulfilled") > 0, "{result}");
     assert!(
         number(&result, "/tokens/unfulfilled/deadline") > 0,
         "{result}"
