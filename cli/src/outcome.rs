@@ -82,19 +82,23 @@ impl Outcome {
     }
 }
 
+/// These ranks, in a sentence.
+pub(crate) fn in_words(ranks: &[usize]) -> String {
+    let plural = if ranks.len() == 1 { "rank" } else { "ranks" };
+    let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    format!("{plural} {}", numbers.join(", "))
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Success => write!(f, "all ranks succeeded"),
             Self::Failed { rank, end } => write!(f, "rank {rank} {end}"),
             Self::TimedOut { limit, running } => {
-                let ranks: Vec<String> = running.iter().map(usize::to_string).collect();
-                let plural = if running.len() == 1 { "rank" } else { "ranks" };
+                let (limit, running) = (limit.as_secs_f64(), in_words(running));
                 write!(
                     f,
-                    "the job did not end within {} s; still running: {plural} {}",
-                    limit.as_secs_f64(),
-                    ranks.join(", ")
+                    "the job did not end within {limit} s; still running: {running}"
                 )
             }
             Self::Interrupted { signal } => write!(f, "interrupted by {}", SignalName(*signal)),

@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::launch::{self, Launch, Output};
-use crate::outcome::Verdict;
+use crate::outcome::{Verdict, in_words};
 use rankpact_collective::{Join, World};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -118,16 +118,11 @@ fn explain(verdict: &Verdict, errors: &[(usize, String)]) -> String {
     let Some((_, first)) = errors.first() else {
         return verdict.to_string();
     };
-    let others: Vec<String> = errors
-        .iter()
-        .skip(1)
-        .map(|(rank, _)| rank.to_string())
-        .collect();
+    let others: Vec<usize> = errors.iter().skip(1).map(|(rank, _)| *rank).collect();
     let told = if others.is_empty() {
         String::new()
     } else {
-        let plural = if others.len() == 1 { "rank" } else { "ranks" };
-        format!(" (also told by {plural} {})", others.join(", "))
+        format!(" (also told by {})", in_words(&others))
     };
     match verdict {
         // A rank that ends with an error has said why.

@@ -91,10 +91,9 @@ fn open(world: &World) -> Result<[Group; 2], Failure> {
 }
 
 fn bench(groups: &mut [Group; 2], settings: &Settings) -> Result<Vec<Latency>, Failure> {
-    let (rank, ranks) = (groups[0].rank(), groups[0].size());
-    let oversubscribed = ranks > cpus::allowed()?.len();
+    let oversubscribed = groups[0].size() > cpus::allowed()?.len();
     if !oversubscribed {
-        cpus::pin(rank)?;
+        cpus::pin(groups[0].rank())?;
     }
     let mut rows = Vec::new();
     for group in groups {

@@ -134,10 +134,10 @@ pub(crate) fn main() -> Result<(), Failure> {
             } else {
                 Vec::new()
             };
-            Ok((Scheduler::new(world, settings)?, to_come))
+            Ok((Scheduler::new(world, settings)?, to_come.into()))
         },
         |(scheduler, to_come)| {
-            scheduler.run(std::mem::take(to_come).into())?;
+            scheduler.run(to_come)?;
             scheduler.report()
         },
     )
@@ -203,11 +203,11 @@ impl Scheduler {
     }
 
     /// Passes until everything that will come has come and gone. `to_come` is empty on all ranks but 0.
-    fn run(&mut self, mut to_come: VecDeque<Request>) -> Result<(), Failure> {
+    fn run(&mut self, to_come: &mut VecDeque<Request>) -> Result<(), Failure> {
         let started = Instant::now();
         let mut last = false;
         while !last || !self.waiting.is_empty() || !self.running.is_empty() {
-            last |= self.receive(&mut to_come, started.elapsed(), last)?;
+            last |= self.receive(to_come, started.elapsed(), last)?;
             let before = self.cache.reductions();
             self.inject();
             self.cache.tick(&mut self.ticks)?;

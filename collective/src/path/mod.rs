@@ -19,9 +19,25 @@ use crate::op::Ops;
 use hosts::HostsPath;
 use rankpact_shm::{Timing, Unlock};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use table::TablePath;
 use tcp::TcpPath;
+
+/// How much later than a connection breaks or closes another way may tell more of it.
+const HEARSAY: Duration = Duration::from_millis(100);
+
+/// What `look` finds soon, if anything.
+fn first_sign<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = Instant::now() + HEARSAY;
+    loop {
+        let sign = look();
+        if sign.is_some() || Instant::now() >= until {
+            return sign;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// How the rounds of one group travel.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Rounds through a table in shared memory; wider data follows over TCP, announced in the table and committed there.
 
-use super::Round;
 use super::data::{Exchange, Stop, Wire};
 use super::tcp::fits;
+use super::{Round, first_sign};
 use crate::error::{Described, ErrorKind, Silent};
 use crate::job;
 use crate::mesh::{ExchangeError, Mesh, MeshError};
@@ -13,8 +13,8 @@ use rankpact_shm::{
 };
 use std::time::{Duration, Instant};
 
-/// How long a rank that knows less leaves it to one that knows more: a broken connection may be a death that the locks
-/// have not shown yet, and a rank that has not committed may itself be waiting for another.
+/// How long a rank that knows less leaves it to one that knows more: a rank that has not committed may itself be waiting
+/// for another.
 const GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -369,14 +369,10 @@ fn give_up(
         },
         ExchangeError::Mesh(MeshError::Died { peer }) => {
             // A connection breaks a moment before the kernel has released the lock; an abort closes it too.
-            let until = Instant::now() + GRACE;
-            while Instant::now() < until {
-                if let Err(error) = open.watch() {
-                    return error;
-                }
-                std::thread::sleep(Duration::from_millis(5));
+            match first_sign(|| open.watch().err()) {
+                Some(error) => error,
+                None => open.fail(Trouble::Died { rank: peer }),
             }
-            open.fail(Trouble::Died { rank: peer })
         }
         ExchangeError::Mesh(other) => open.fail(Trouble::Other(&other.to_string())),
     }

@@ -3,10 +3,10 @@
 //! There is no shared word, so one outcome cannot be promised: a rank that took a value another gave up on is told at its
 //! next call.
 
-use super::Round;
 use super::data::{Exchange, Shown, Stop, Wire};
 use super::flight::{Finished, Flight, Flying};
 use super::slots::Overflow;
+use super::{Round, first_sign};
 use crate::error::{Described, ErrorKind, Silent};
 use crate::job::{self, Job};
 use crate::mesh::{ExchangeError, Mesh, MeshError};
@@ -15,9 +15,6 @@ use crate::options::Options;
 use rankpact_shm::{Kind, Timing, monotonic_ns};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How much later than its peers a rank may hear from the rendezvous that somebody died.
-const GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct TcpPath {
@@ -258,14 +255,7 @@ impl TcpPath {
     /// Who of `ranks` has died, as the rendezvous knows, or will in a moment.
     fn dead_among(&self, ranks: &[usize]) -> Option<usize> {
         let job = self.job.as_ref()?;
-        let until = Instant::now() + GRACE;
-        loop {
-            let dead = job.dead(ranks);
-            if dead.is_some() || Instant::now() >= until {
-                return dead;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        first_sign(|| job.dead(ranks))
     }
 
     fn failure(

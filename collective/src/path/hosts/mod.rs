@@ -11,13 +11,13 @@ mod work;
 
 pub(crate) use members::Hosts;
 
-use super::Round;
 use super::data::Shown;
 use super::engine::{Engine, Severed, Witness};
 use super::flight::{Finished, Flight, Flying};
 use super::slots::{bytes_of, get};
 use super::table::{TablePath, get_inline, put_inline};
 use super::tcp::describe;
+use super::{Round, first_sign};
 use crate::error::{ErrorKind, Silent};
 use crate::job;
 use crate::op::Ops;
@@ -36,9 +36,6 @@ const GRACE: Duration = Duration::from_millis(200);
 
 /// How much longer than its own deadline a rank waits for the verdict.
 const PATIENCE: Duration = Duration::from_millis(500);
-
-/// How long a broken connection may be the first sign of an abort.
-const HEARSAY: Duration = Duration::from_millis(100);
 
 /// For how long a close still completes what was started.
 const PARTING: Duration = Duration::from_secs(2);
@@ -464,7 +461,10 @@ impl HostsPath {
         };
         let outcome = engine.exchange(round, &sent, &mut comparison, until);
         let outcome = outcome.map_err(|severed| match severed {
-            Severed::Died(host) => first_sign(&mut comparison).unwrap_or(Severed::Died(host)),
+            // An abort closes connections too, and says more.
+            Severed::Died(host) => {
+                first_sign(|| comparison.idle().err()).map_or(Severed::Died(host), Severed::Witness)
+            }
             other => other,
         });
         let mut brought = comparison.brought;
@@ -509,16 +509,4 @@ impl HostsPath {
             Severed::Other(what) => ErrorKind::Io(what),
         }
     }
-}
-
-/// An abort closes connections too, and says more: what is known of it a moment later.
-fn first_sign(witness: &mut impl Witness) -> Option<Severed> {
-    let until = Instant::now() + HEARSAY;
-    while Instant::now() < until {
-        if let Err(kind) = witness.idle() {
-            return Some(Severed::Witness(kind));
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    None
 }
